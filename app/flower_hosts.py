@@ -16,11 +16,11 @@ def guard(settings: Settings) -> None:
     from tornado.web import ErrorHandler
 
     class Guarded(command.Flower):  # type: ignore[misc]
-        def find_handler(self, request: Any, **given: Any) -> Any:
+        def find_handler(self, request: Any, **options: Any) -> Any:
             """Tornado asks a router for what handles a request."""
             checks_host = names or self.options.address in ("127.0.0.1", "::1", "localhost")
             if not checks_host or is_named(request.host.lower(), names):
-                return super().find_handler(request, **given)
+                return super().find_handler(request, **options)
             return self.get_handler_delegate(request, ErrorHandler, {"status_code": 421})
 
     command.Flower = Guarded

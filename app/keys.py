@@ -261,8 +261,8 @@ class Keys:
     def commands(self, process: WorkerId | ApiId) -> str:
         return f"{self._fleet}commands:{process}"
 
-    def reply(self, asked: str) -> str:
-        return f"{self._fleet}reply:{asked}"
+    def reply(self, question: str) -> str:
+        return f"{self._fleet}reply:{question}"
 
     def file(self, file: FileId) -> str:
         return f"{self._fleet}file:{file}"

@@ -12,9 +12,9 @@ STATES: tuple[WorkerState, ...] = get_args(WorkerState)
 _FAMILIES = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
 
 
-def families(told: Iterable[tuple[Worker, list[WorkerMetric]]]) -> Iterable[CounterMetricFamily | GaugeMetricFamily]:
+def families(reports: Iterable[tuple[Worker, list[WorkerMetric]]]) -> Iterable[CounterMetricFamily | GaugeMetricFamily]:
     by_name: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
-    for worker, metrics in told:
+    for worker, metrics in reports:
         for metric in metrics:
             family = by_name.get(metric.name)
             if family is None:

@@ -30,14 +30,14 @@ from app.keys import Keys
 ANY = "*"
 
 
-def _listed(pattern: str, wanted: str) -> BeforeValidator:
-    """Reads names separated by commas, each matching `pattern` or ANY. `wanted` describes them in an error."""
+def _listed(pattern: str, meaning: str) -> BeforeValidator:
+    """Reads names separated by commas, each matching `pattern` or ANY. `meaning` describes them in an error."""
 
     def read(text: str) -> frozenset[str]:
         names = frozenset(name.strip().lower() for name in text.split(",") if name.strip())
         for name in sorted(names - {ANY}):
             if not re.fullmatch(pattern, name):
-                raise ValueError(f"{name!r} has to be {wanted}, or {ANY!r}")
+                raise ValueError(f"{name!r} has to be {meaning}, or {ANY!r}")
         return names
 
     return BeforeValidator(read)

@@ -196,21 +196,21 @@ class RoutingMeters:
         self._error = AUDIT_ERROR.labels(pool)
         self._shared_at = -math.inf  # monotonic
 
-    def audited(self, expected: int, cached: int) -> None:
+    def audited(self, expectation: int, cached_tokens: int) -> None:
         """Records how many tokens of a prompt the engine had, of which so many were expected."""
         self._audited.inc()
-        if expected != cached:
+        if expectation != cached_tokens:
             self._wrong.inc()
-            self._error.inc(abs(expected - cached))
+            self._error.inc(abs(expectation - cached_tokens))
 
-    def decided(self, cached: int, blocks: int, seconds: float, host: int = 0, store: int = 0) -> None:
-        """Records the decision about a prompt of `blocks`, of which the chosen place has the first `cached`.
+    def decided(self, cached_tokens: int, blocks: int, seconds: float, host: int = 0, store: int = 0) -> None:
+        """Records the decision about a prompt of `blocks`, of which the chosen place has the first `cached_tokens`.
 
         `host`, `store`: what it loads from its tiers.
         """
         self._seconds.observe(seconds)
-        self._matched.inc(cached)
-        self._missed.inc(max(0, blocks - cached - host - store))
+        self._matched.inc(cached_tokens)
+        self._missed.inc(max(0, blocks - cached_tokens - host - store))
         if host or store:
             self._host.inc(host)
             self._store.inc(store)
@@ -293,23 +293,23 @@ def _frames(exc_info: structlog.typing.ExcInfo) -> str:
     return "".join(_shown(exc_info[1], set()))
 
 
-def _shown(exc: BaseException, seen: set[int]) -> Iterator[str]:
-    """`seen`: ids of those that were shown: a cause may be its own, and there are at most so many."""
-    seen.add(id(exc))
+def _shown(exc: BaseException, visits: set[int]) -> Iterator[str]:
+    """`visits`: ids of those that were shown: a cause may be its own, and there are at most so many."""
+    visits.add(id(exc))
     before = exc.__cause__ or (None if exc.__suppress_context__ else exc.__context__)
-    if before is not None and _is_new(before, seen):
-        yield from _shown(before, seen)
+    if before is not None and _is_new(before, visits):
+        yield from _shown(before, visits)
         yield "\nthen\n"
     yield from traceback.format_tb(exc.__traceback__)
     yield type(exc).__qualname__
     for number, part in enumerate(exc.exceptions if isinstance(exc, BaseExceptionGroup) else (), 1):
-        if _is_new(part, seen):
+        if _is_new(part, visits):
             yield f"\nof which {number}\n"
-            yield from _shown(part, seen)
+            yield from _shown(part, visits)
 
 
-def _is_new(exc: BaseException, seen: set[int]) -> bool:
-    return id(exc) not in seen and len(seen) < _MOST_SHOWN
+def _is_new(exc: BaseException, visits: set[int]) -> bool:
+    return id(exc) not in visits and len(visits) < _MOST_SHOWN
 
 
 def logger(name: str) -> structlog.stdlib.BoundLogger:

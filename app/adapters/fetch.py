@@ -98,9 +98,9 @@ def _opened(source: Source, settings: Settings, *below: str) -> Iterator[IO[byte
         yield file
 
 
-def _resolved(allowed: tuple[str, ...]) -> tuple[str, ...]:
+def _resolved(hosts: tuple[str, ...]) -> tuple[str, ...]:
     """The folders among them as they are without links."""
-    return tuple(str(Path(one).resolve()) for one in allowed if one.startswith("/"))
+    return tuple(str(Path(one).resolve()) for one in hosts if one.startswith("/"))
 
 
 def _extract(archive: IO[bytes], folder: Path, most: int) -> None:
@@ -124,10 +124,10 @@ def _extract(archive: IO[bytes], folder: Path, most: int) -> None:
     raise AdapterFailed(f"The adapter's archive has no {' and no '.join(sorted(missing))}.")
 
 
-def _copy(given: IO[bytes], into: IO[bytes], most: int) -> tuple[int, str]:
+def _copy(file: IO[bytes], into: IO[bytes], most: int) -> tuple[int, str]:
     """Size and SHA-256."""
     size, digest = 0, hashlib.sha256()
-    while piece := given.read(_PIECE):
+    while piece := file.read(_PIECE):
         size += len(piece)
         if size > most:
             raise AdapterFailed(f"The adapter has more than {most} bytes (XYLEM_MAX_LORA), or its {CONFIG} has.")

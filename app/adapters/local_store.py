@@ -53,14 +53,14 @@ class LocalStore:
         except OSError as exc:
             raise AdapterFailed(f"The adapter can't be kept in {self._folder}: {exc.strerror}.") from exc
 
-    def _shrink(self, kept: Path) -> None:
+    def _shrink(self, path: Path) -> None:
         """Removes what nobody uses, what was not used for longest first, until the rest is within the bound."""
         sizes = {entry: _size(entry) for entry in self._folder.iterdir() if entry.is_dir()}
         total = sum(size for size, _ in sizes.values())
         for entry in sorted(sizes, key=lambda e: sizes[e][1]):
             if total <= self._most:
                 return
-            if entry != kept and _removed(entry):
+            if entry != path and _removed(entry):
                 total -= sizes[entry][0]
 
 

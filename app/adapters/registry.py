@@ -47,13 +47,13 @@ class AdapterRegistry:
         of that name, or too many.
         """
 
-        def change(known: dict[str, Adapter]) -> Adapter | None:
-            old = known.get(adapter.name)
+        def change(adapters: dict[str, Adapter]) -> Adapter | None:
+            old = adapters.get(adapter.name)
             if old is not None and replace(adapter, version=old.version, created=old.created) == old:
                 return None
             if old is not None:
                 raise RequestError(f"There is an adapter '{adapter.name}' already: swap it.", param="name")
-            if len(known) >= MOST:
+            if len(adapters) >= MOST:
                 raise RequestError(f"There are {MOST} adapters already.", param="name")
             return adapter
 
@@ -62,7 +62,7 @@ class AdapterRegistry:
 
     async def swap(self, name: str, change: Callable[[Adapter], Adapter]) -> tuple[Adapter, Adapter]:
         """The new version, and the old one. Raises: ModelNotFound."""
-        entry, before = await self._write(name, lambda known: change(_found(known, name)))
+        entry, before = await self._write(name, lambda adapters: change(_found(adapters, name)))
         assert entry is not None
         return entry, before[name]
 
@@ -116,7 +116,7 @@ class AdapterRegistry:
         return max(int(last or 0) + 1, round(clock.now() * 1000))
 
 
-def _found(known: dict[str, Adapter], name: str) -> Adapter:
-    if name not in known:
+def _found(adapters: dict[str, Adapter], name: str) -> Adapter:
+    if name not in adapters:
         raise ModelNotFound(f"There is no adapter '{name}'.", param="name")
-    return known[name]
+    return adapters[name]

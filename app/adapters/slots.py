@@ -22,28 +22,28 @@ class Step(Struct, frozen=True):
 
 def next_step(
     slots: int,
-    loaded: Mapping[str, Use],
+    in_engine: Mapping[str, Use],
     current: Collection[str],
-    wanted: Sequence[str],
-    asked: Sequence[str],
+    names: Sequence[str],
+    requests: Sequence[str],
     now: float,
 ) -> Step:
-    """Adapters by `Adapter.versioned`: `current`, that may be had at all; `wanted`, that this worker is to have.
+    """Adapters by `Adapter.versioned`: `current`, that may be had at all; `names`, that this worker is to have.
 
-    `asked`: requests wait for them. What has requests is never removed. What is not current goes as soon as it can.
+    `requests`: requests wait for them. What has requests is never removed. What is not current goes as soon as it can.
     """
-    old = [name for name, use in loaded.items() if name not in current and not use.requests]
-    uses = {name: use for name, use in loaded.items() if name not in old}
-    for name in (*asked, *wanted):
+    old = [name for name, use in in_engine.items() if name not in current and not use.requests]
+    uses = {name: use for name, use in in_engine.items() if name not in old}
+    for name in (*requests, *names):
         if name in uses or name not in current:
             continue
         if len(uses) < slots:
             return Step(name, old)
-        idle = [n for n, use in uses.items() if not use.requests and _may_go(n, use, name in asked, wanted, now)]
+        idle = [n for n, use in uses.items() if not use.requests and _may_go(n, use, name in requests, names, now)]
         if idle:
             return Step(name, [*old, min(idle, key=lambda n: uses[n].last)])
     return Step(None, old)
 
 
-def _may_go(name: str, use: Use, asked: bool, wanted: Collection[str], now: float) -> bool:
-    return asked or (name not in wanted and now - use.last > _LATELY_S)
+def _may_go(name: str, use: Use, asked: bool, names: Collection[str], now: float) -> bool:
+    return asked or (name not in names and now - use.last > _LATELY_S)

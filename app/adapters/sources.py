@@ -24,8 +24,8 @@ class Source(NamedTuple):
         return _ARCHIVE.search(self.path.name) is not None
 
 
-def check_source(source: str, sha256: str, allowed: Collection[str]) -> Source:
-    """The source of an adapter, if it lies below one of the `allowed` ones. Raises: RequestError."""
+def check_source(source: str, sha256: str, hosts: Collection[str]) -> Source:
+    """The source of an adapter, if it lies below one of the `hosts` ones. Raises: RequestError."""
     parsed_source = _parsed(source)
     if sha256 and not _SHA256.fullmatch(sha256):
         raise RequestError("'sha256' has to be 64 hexadecimal digits in lower case.", param="sha256")
@@ -34,9 +34,9 @@ def check_source(source: str, sha256: str, allowed: Collection[str]) -> Source:
             raise RequestError("A source that comes by HTTP needs 'sha256'.", param="sha256")
         if not parsed_source.is_archive:
             raise RequestError("A source that comes by HTTP has to be a tar file.", param="source")
-    if not any(_is_below(parsed_source, _parsed(one)) for one in allowed):
+    if not any(_is_below(parsed_source, _parsed(one)) for one in hosts):
         raise RequestError(
-            f"This source is not allowed. XYLEM_LORA_SOURCES has: {', '.join(allowed) or 'none'}.", param="source"
+            f"This source is not allowed. XYLEM_LORA_SOURCES has: {', '.join(hosts) or 'none'}.", param="source"
         )
     return parsed_source
 

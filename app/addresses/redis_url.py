@@ -95,10 +95,10 @@ def cluster(url: str) -> Cluster | None:
     return Cluster([_node(node, 6379) for node in match["nodes"].split(",")], user, password, tls)
 
 
-def _query(text: str | None, known: set[str], tls: dict[str, Any] | None) -> dict[str, str]:
+def _query(text: str | None, names: set[str], tls: dict[str, Any] | None) -> dict[str, str]:
     """Raises: ValueError."""
     query = dict(part.partition("=")[::2] for part in (text or "").split("&") if part)
-    for name in sorted(query.keys() - known - (tls or {}).keys()):
+    for name in sorted(query.keys() - names - (tls or {}).keys()):
         hint = "; it needs TLS, such as rediss://" if tls is None and name in _TLS else ""
         raise ValueError(f"has no option {name!r}{hint}")
     return query
@@ -131,15 +131,15 @@ def broker(url: str) -> tuple[str, dict[str, Any]]:
     return ";".join(each), {"master_name": servers.master, "sentinel_kwargs": sentinel_options(servers)}
 
 
-def sentinel_options(watched: Sentinels) -> dict[str, Any]:
+def sentinel_options(sentinels: Sentinels) -> dict[str, Any]:
     """Options of connections to Sentinels. A dead one must not delay the search: the next one can answer."""
-    options = {"password": watched.own_password, "socket_timeout": 1.0, "socket_connect_timeout": 0.5, "retry": None}
-    return options | encryption(watched)
+    options = {"password": sentinels.own_password, "socket_timeout": 1.0, "socket_connect_timeout": 0.5, "retry": None}
+    return options | encryption(sentinels)
 
 
-def encryption(watched: Sentinels | Cluster) -> dict[str, Any]:
+def encryption(nodes: Sentinels | Cluster) -> dict[str, Any]:
     """redis-py's arguments for TLS."""
-    return {} if watched.tls is None else {"ssl": True, **watched.tls}
+    return {} if nodes.tls is None else {"ssl": True, **nodes.tls}
 
 
 def without_password(url: str) -> str:

@@ -70,9 +70,9 @@ class ToolUse(Hints):
 Texts = Annotated[Some[TextBlock], Field(max_length=MOST)]
 
 
-def _tag(given: Any) -> str:
+def _tag(value: Any) -> str:
     """A tag for a block's type, not the type itself: an error's path would seem to have it as a field's name."""
-    return f"a {given.get('type') if isinstance(given, dict) else getattr(given, 'type', None)}"
+    return f"a {value.get('type') if isinstance(value, dict) else getattr(value, 'type', None)}"
 
 
 @dataclass(frozen=True)

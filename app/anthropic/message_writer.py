@@ -107,10 +107,10 @@ class MessageWriter:
         self._kind = None
         return signature + _event("content_block_stop", at)
 
-    def _tool_use(self, part: CallBegun, given: Any) -> dict[str, Any]:
+    def _tool_use(self, part: CallBegun, value: Any) -> dict[str, Any]:
         self._called = True
         id_ = self._ids.of(part, prefix=_CALL_PREFIX)
-        return {"type": "tool_use", "id": id_, "name": part.name, "input": given, "caller": {"type": "direct"}}
+        return {"type": "tool_use", "id": id_, "name": part.name, "input": value, "caller": {"type": "direct"}}
 
     def _signature(self, index: int) -> str:
         """The same on every replica. Clients send it back; nothing here depends on it."""

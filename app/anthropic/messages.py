@@ -53,7 +53,7 @@ def _plan(asking: Asking, body: MessagesRequest, samples: Samples) -> Generation
     """
     chat = fitted(body, asking.find_model(body.model))
     with openais_names():
-        plan = chat_plan(asking, PREFIX, chat, "messages", wanted=chat.asked_format(), samples=samples)
+        plan = chat_plan(asking, PREFIX, chat, "messages", format_=chat.asked_format(), samples=samples)
     (sampling,) = plan.sampling
     most = min(body.max_tokens, sampling.max_tokens)
     return structs.replace(plan, sampling=[structs.replace(sampling, max_tokens=most)])

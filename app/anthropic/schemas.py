@@ -112,13 +112,13 @@ class CountRequest(PromptFields):
     pass
 
 
-def _known(given: Any) -> Any:
+def _known(value: Any) -> Any:
     """Anthropic's metadata without nulls: a client may send a user that is null."""
-    return {k: v for k, v in given.items() if v is not None} if isinstance(given, dict) else given
+    return {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value
 
 
-def _tier(given: Any) -> Any:
-    return "default" if given == "standard_only" else given
+def _tier(value: Any) -> Any:
+    return "default" if value == "standard_only" else value
 
 
 class MessagesRequest(GenerationRequest, PromptFields):

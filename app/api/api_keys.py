@@ -94,9 +94,9 @@ class ApiKeys(Directory):
         # A key is 256 random bits. Nobody can try them all, so a salt or a slow hash would protect nothing more.
         self._take(scope, credential, hashlib.sha256(credential).digest())
 
-    def _take(self, scope: Scope, given: bytes, digest: bytes) -> None:
+    def _take(self, scope: Scope, credential: bytes, digest: bytes) -> None:
         """Raises: Unauthorized, Forbidden, StoreDown."""
-        if _first(scope["path"]) in _FOR_ADMINS and self._is_admin(given):
+        if _first(scope["path"]) in _FOR_ADMINS and self._is_admin(credential):
             scope[_ADMIN] = True
             return
         key, client = self._known.get(digest[:PREFIX], (None, NOBODY))
@@ -167,8 +167,8 @@ class ApiKeys(Directory):
         self._by_token[digest] = client
         return client
 
-    def _is_admin(self, given: bytes) -> bool:
-        return self._admin_key is not None and hmac.compare_digest(given, self._admin_key)
+    def _is_admin(self, credential: bytes) -> bool:
+        return self._admin_key is not None and hmac.compare_digest(credential, self._admin_key)
 
     def key(self, scope: Scope) -> ApiKey | None:
         """The key that `check` found; None: there was none."""

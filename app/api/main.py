@@ -135,21 +135,23 @@ def create_app(settings: Settings | None = None, leaving: asyncio.Event | None =
                 core.wire, core.keys, core.dispatcher.api, settings.keep_s, *most, tells=tells
             )
 
-            async def prepare(kept: KeptRequest, begun: Adopted) -> Generation:
-                client = api_keys.client_of(kept.tenant, kept.key)
-                plan = await adopted_plan(core, kept, begun_before(client.within))
+            async def prepare(kept_request: KeptRequest, adoption: Adopted) -> Generation:
+                client = api_keys.client_of(kept_request.tenant, kept_request.key)
+                plan = await adopted_plan(core, kept_request, begun_before(client.within))
                 return Generation(
                     plan,
                     dispatcher=core.dispatcher,
                     charge=Charge.of(ledger, client, outlives=True),
-                    begun=begun,
+                    adoption=adoption,
                     client=client,
-                    x_request_id=kept.x_request_id,
-                    trace=RequestTrace.adopted(core.tracer, kept.trace, _PATHS[kept.kind], kept.created),
+                    x_request_id=kept_request.x_request_id,
+                    trace=RequestTrace.adopted(
+                        core.tracer, kept_request.trace, _PATHS[kept_request.kind], kept_request.created
+                    ),
                 )
 
-            async def keep_file(kept: KeptRequest, file: bytearray) -> None:
-                await keep_video(app.state.xylem, kept, file)
+            async def keep_file(kept_request: KeptRequest, file: bytearray) -> None:
+                await keep_video(app.state.xylem, kept_request, file)
 
             conversations = ConversationStore(core.wire, core.keys, settings.keep_s, *most)
             at_end = ConversationEnd(core.models, conversations)

@@ -154,8 +154,8 @@ class BatchStore:
         """Batches of `ids` that are not cleaned up, in order. None: all, the most urgent first."""
         return await self._understood(await self.live_ids() if ids is None else ids, self._keys.batches())
 
-    async def _understood(self, ids: Sequence[BatchId], listed: str) -> list[Batch]:
-        """Reads those of `ids` that this version understands. What is gone leaves `listed`."""
+    async def _understood(self, ids: Sequence[BatchId], index: str) -> list[Batch]:
+        """Reads those of `ids` that this version understands. What is gone leaves `index`."""
         batches: list[Batch] = []
         lost_ids: list[BatchId] = []
         for id_, fields in zip(ids, await self._hashes(ids), strict=True):
@@ -167,7 +167,7 @@ class BatchStore:
             except msgspec.MsgspecError as exc:  # of another version; the other batches go on
                 log.error("batch_not_understood", batch=id_, error=str(exc))
         if lost_ids:
-            await self._wire.execute([("ZREM", listed, *lost_ids)])
+            await self._wire.execute([("ZREM", index, *lost_ids)])
         return batches
 
     async def _read(self, ids: Sequence[BatchId]) -> list[Batch | None]:
@@ -180,14 +180,14 @@ class BatchStore:
             hashes += [dict(zip(flat[::2], flat[1::2], strict=True)) for flat in replies]
         return hashes
 
-    async def set_status(self, batch: BatchId, expected: Iterable[Status], fields: Fields, holder: str = "") -> bool:
+    async def set_status(self, batch: BatchId, earlier: Iterable[Status], fields: Fields, holder: str = "") -> bool:
         """Sets fields, `status` first if it changes, if the batch has an expected status and `holder` its lock.
 
         False: nothing was set.
         """
         has_ended = fields.get("status") not in (None, *LIVE)
         flat = [x for pair in fields.items() for x in pair]
-        may = f",{','.join(expected)},"
+        may = f",{','.join(earlier)},"
         life_ms = self._keep_ms if has_ended else ""
         (was_set,) = await self._wire.execute(
             [("EVAL", SET_STATUS, 1, self._keys.batch(batch), may, holder, life_ms, *flat)]
@@ -317,17 +317,17 @@ class BatchStore:
             )
         ]
 
-    async def hand_out(self, wanted: dict[BatchId, int]) -> list[PartClaim]:
-        """Takes the `wanted` number of each batch's parts to send, and its lost parts to send again."""
+    async def hand_out(self, counts: dict[BatchId, int]) -> list[PartClaim]:
+        """Takes the `counts` number of each batch's parts to send, and its lost parts to send again."""
         keys = self._keys
         tail = keys.api(ApiId("")), _LOST_MS, _SILENT_MS
         commands: list[Command] = [
             ("EVAL", HAND_OUT_PARTS, 3, keys.batch(batch), keys.todo(batch), keys.taken(batch), count, *tail)
-            for batch, count in wanted.items()
+            for batch, count in counts.items()
         ]
         return [
             PartClaim(batch, int(part), int(number))
-            for batch, flat in zip(wanted, await self._wire.execute(commands), strict=True)
+            for batch, flat in zip(counts, await self._wire.execute(commands), strict=True)
             for part, number in zip(flat[::2], flat[1::2], strict=True)
         ]
 

@@ -45,5 +45,5 @@ class FileAccounts:
             await asyncio.sleep(0)
         return Bytes(None if count is None else int(count), there)
 
-    async def correct(self, account: str, found: Bytes) -> bool:
-        return await recounted(self._wire, self._keys.file_bytes(KeyId(account)), "", found)
+    async def correct(self, account: str, actual: Bytes) -> bool:
+        return await recounted(self._wire, self._keys.file_bytes(KeyId(account)), "", actual)

@@ -97,8 +97,8 @@ class FileStore:
         (ids,) = await self._wire.execute([("ZRANGE", self._keys.files_of(key), 0, -1)])
         return await self._understood([FileId(id_.decode()) for id_ in ids], self._keys.files_of(key))
 
-    async def _understood(self, ids: list[FileId], listed: str = "") -> list[StoredFile]:
-        """Reads those of `ids` that this version understands. What is gone leaves `listed`."""
+    async def _understood(self, ids: list[FileId], index: str = "") -> list[StoredFile]:
+        """Reads those of `ids` that this version understands. What is gone leaves `index`."""
         files: list[StoredFile] = []
         lost_ids: list[FileId] = []
         for at in range(0, len(ids), _AT_ONCE):
@@ -112,8 +112,8 @@ class FileStore:
                         files.append(decode_file(raw))
                 except msgspec.MsgspecError as exc:  # the others can be listed, and expire
                     log.error("file_not_understood", file=id_, error=str(exc))
-        if lost_ids and listed:
-            await self._wire.execute([("ZREM", listed, *lost_ids)])
+        if lost_ids and index:
+            await self._wire.execute([("ZREM", index, *lost_ids)])
         return files
 
     async def remove(self, file: StoredFile) -> None:

@@ -32,8 +32,8 @@ class Broken(Exception):
         super().__init__(problem.message)
 
 
-def read_line(raw: bytes, number: int, endpoint: str, seen: Container[str]) -> tuple[BatchLine, dict[str, Any]]:
-    """The line, and its decoded body. `seen`: the custom_ids of earlier lines. Raises: Broken."""
+def read_line(raw: bytes, number: int, endpoint: str, ids: Container[str]) -> tuple[BatchLine, dict[str, Any]]:
+    """The line, and its decoded body. `ids`: the custom_ids of earlier lines. Raises: Broken."""
 
     def broken(code: str, message: str, param: str | None = None) -> Broken:
         return Broken(Problem(code, message, number, param), known_id)
@@ -53,7 +53,7 @@ def read_line(raw: bytes, number: int, endpoint: str, seen: Container[str]) -> t
             "custom_id",
         )
     known_id = custom_id
-    if custom_id in seen:
+    if custom_id in ids:
         raise broken("duplicate_custom_id", f"An earlier line has the custom_id '{custom_id}', too.", "custom_id")
     if line.get("method") != "POST":
         raise broken("invalid_method", "'method' has to be 'POST'.", "method")

@@ -23,9 +23,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-async def in_thread(work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """`work` with a storage: one that is slow keeps nothing waiting but its own."""
-    return await asyncio.get_running_loop().run_in_executor(_threads, partial(work, *args, **named))
+    return await asyncio.get_running_loop().run_in_executor(_threads, partial(work, *args, **kwargs))
 
 
 async def begun(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:

@@ -66,7 +66,7 @@ def _erase(of: str, what: str, name: str, url: str, key: str | None, *, yes: boo
         err.print(f"{worker} has not cleared its KV: {why}", markup=False)
 
 
-def _counts(found: dict[str, Any]) -> str:
-    counts = dict(found["removed"])
-    counts |= {f"KV blocks of {pool}'s store": n for pool, n in found["kv_blocks"].items()}
+def _counts(answer: dict[str, Any]) -> str:
+    counts = dict(answer["removed"])
+    counts |= {f"KV blocks of {pool}'s store": n for pool, n in answer["kv_blocks"].items()}
     return ", ".join(f"{'?' if n is None else n} {what}" for what, n in counts.items()) or "nothing"

@@ -52,12 +52,12 @@ class Following:
                 self._follow(self._workers[pool], plan, pids)
         self._looked = time.monotonic()
 
-    def _follow(self, workers: Sequence[Component], desired: Desired, pids: Mapping[WorkerId, int]) -> None:
+    def _follow(self, workers: Sequence[Component], target: Desired, pids: Mapping[WorkerId, int]) -> None:
         running = [one for one in workers if self._supervisor.has(one) and not one.retiring]
         free = [one for one in workers if not self._supervisor.has(one)]
-        for component in free[: max(0, desired.workers - len(running))]:
+        for component in free[: max(0, target.workers - len(running))]:
             self._supervisor.start(component)
-        for component in to_end(len(running) - desired.workers, desired.drain, pids, running):
+        for component in to_end(len(running) - target.workers, target.drain, pids, running):
             self._supervisor.retire(component, self._grace_s)
 
 

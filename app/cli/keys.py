@@ -53,7 +53,7 @@ def import_(
     err.print(f"imported {name}; it is valid within two seconds", markup=False)
 
 
-def _add(name: str, tenant: str, digest: bytes, given: dict[str, str], action: str) -> None:
+def _add(name: str, tenant: str, digest: bytes, options: dict[str, str], action: str) -> None:
     import time
 
     from app.errors import XylemError
@@ -61,7 +61,7 @@ def _add(name: str, tenant: str, digest: bytes, given: dict[str, str], action: s
     from app.tenants.registry import put_key
     from app.tenants.wanted import WantedLimits, shown
 
-    limits = read(WantedLimits, given).limits()
+    limits = read(WantedLimits, options).limits()
     try:
         check_name(name)
         with stored() as (redis, names):

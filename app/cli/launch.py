@@ -33,7 +33,7 @@ _EXAMPLES: Mapping[Task, tuple[str, dict[str, Any]]] = {  # by what a model does
 
 def launch(
     settings: Settings,
-    declared: PoolsFile,
+    pools_file: PoolsFile,
     workers: int,
     flower_port: int,
     run_dir: Path,
@@ -46,7 +46,7 @@ def launch(
 
     Raises: Died, Interrupted, after all processes have ended.
     """
-    pools = declared.pools
+    pools = pools_file.pools
     logs = run_dir / "logs"
     os.umask(0o077)  # what clients sent lies in files of these processes
     run_dir.mkdir(parents=True, exist_ok=True)
@@ -63,7 +63,7 @@ def launch(
             if stack.needs_preparation(path, settings.home):
                 supervisor.run_once(stack.model(path), f"preparing {path.name}, about half a minute, once")
         env = stack.environment(settings)
-        scales = scales_of(declared) if planned else {}
+        scales = scales_of(pools_file) if planned else {}
         counts = {pool: scales[pool].most if pool in scales else workers for pool in pools}
         components = stack.workers(pools, counts, settings, env)
         first = {pool: max(scale.least, min(workers, scale.most)) for pool, scale in scales.items()}
@@ -79,7 +79,7 @@ def launch(
             supervisor.start(part)
         supervisor.wait_ready(*parts)
         redis_url = str(run_dir / REDIS_URL) if embedded else without_password(settings.redis_url)
-        _welcome(settings, flower_port, names_to_try(declared), logs, redis_url)
+        _welcome(settings, flower_port, names_to_try(pools_file), logs, redis_url)
         # An engine that computes prompts for others may have to wait twice as long: for its requests, and for these.
         following = Following(
             supervisor,
@@ -110,13 +110,13 @@ def _welcome(settings: Settings, flower_port: int, names: Mapping[str, Task], lo
         out.print(f"curl -N {url}{_example(task, name)}{key}\n", markup=False, soft_wrap=True)
 
 
-def names_to_try(declared: PoolsFile) -> dict[str, Task]:
+def names_to_try(pools_file: PoolsFile) -> dict[str, Task]:
     """Names with their tasks: the first model of each task, but none that makes videos, and then all pipelines."""
-    pools = [*declared.pools.values()]
+    pools = [*pools_file.pools.values()]
     first = {pool.task: pool.model for pool in reversed(pools) if not pool.painting.videos}
     models = {first[task]: task for task in sorted(first, key=lambda task: task != "generate")}
     tasks = {pool.model: pool.task for pool in pools}
-    return models | {name: tasks[pipeline.stages[-1].model] for name, pipeline in declared.pipelines.items()}
+    return models | {name: tasks[pipeline.stages[-1].model] for name, pipeline in pools_file.pipelines.items()}
 
 
 def _example(task: Task, model: str) -> str:

@@ -33,9 +33,9 @@ def with_limits(command: Callable[..., None]) -> Callable[..., None]:
     """Adds the options. The command gets those that were given as `limits`, by name."""
 
     @wraps(command)
-    def run(**given: Any) -> None:
-        limits = {name: value for name in ROWS if (value := given.pop(name)) is not None}
-        command(**given, limits=limits)
+    def run(**values: Any) -> None:
+        limits = {name: value for name in ROWS if (value := values.pop(name)) is not None}
+        command(**values, limits=limits)
 
     own = [p for p in inspect.signature(command).parameters.values() if p.name != "limits"]
     options = []
@@ -50,16 +50,16 @@ def with_limits(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def read(schema: "type[W]", given: Mapping[str, str], before: Mapping[str, Any] | None = None) -> "W":
+def read(schema: "type[W]", options: Mapping[str, str], before: Mapping[str, Any] | None = None) -> "W":
     """Reads these options, with the fields of `before` for those that were not given. Refuses what is wrong."""
     from pydantic import ValidationError
 
     from app.settings import explain
 
-    texts = {name: _date(value) if name in _TIMES else value for name, value in given.items() if value != NONE}
+    texts = {name: _date(value) if name in _TIMES else value for name, value in options.items() if value != NONE}
     try:
         new_fields = schema.model_validate_strings(texts).model_dump(exclude_unset=True)
-        old_fields = {name: value for name, value in (before or {}).items() if given.get(name) != NONE}
+        old_fields = {name: value for name, value in (before or {}).items() if options.get(name) != NONE}
         return schema.model_validate({**old_fields, **new_fields})
     except ValidationError as exc:
         refuse(explain(exc, lambda path: flag(path[0]) if path else "limits"))

@@ -85,17 +85,17 @@ def show(url: Url = HERE, key: AdminKey = None) -> None:
     out.print(table)
 
 
-def _source(given: str) -> str:
+def _source(text: str) -> str:
     """A path as workers on this host see it."""
-    return given if "://" in given else str(Path(given).absolute())
+    return text if "://" in text else str(Path(text).absolute())
 
 
-def _report(made: dict[str, Any]) -> None:
-    for worker, reason in made["failed"].items():
+def _report(adapter: dict[str, Any]) -> None:
+    for worker, reason in adapter["failed"].items():
         err.print(f"{worker}: {reason}", markup=False)
-    if made["failed"] and not made["workers"]:
-        name = made["name"]
+    if adapter["failed"] and not adapter["workers"]:
+        name = adapter["name"]
         refuse(f"no worker could load {name}. They go on trying; to give it up: xylem lora remove {name}", code=1)
-    err.print(f"{made['name']}@{made['version']}: {len(made['workers'])} workers", markup=False)
-    for pool, count in made.get("missing", {}).items():  # an older API doesn't tell
+    err.print(f"{adapter['name']}@{adapter['version']}: {len(adapter['workers'])} workers", markup=False)
+    for pool, count in adapter.get("missing", {}).items():  # an older API doesn't tell
         err.print(f"{pool}: {count} fewer than wanted; what starts there loads it", markup=False)

@@ -100,7 +100,7 @@ def _shown(source: "RemoteModel") -> "Iterator[Progress]":
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
     with Progress(*columns, console=err) as bars:
         task = bars.add_task(str(source), total=None)
-        yield lambda done, size: bars.update(task, completed=done, total=size)
+        yield lambda loaded_bytes, size: bars.update(task, completed=loaded_bytes, total=size)
 
 
 def models(pools: Pools = None) -> None:

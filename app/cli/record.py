@@ -63,16 +63,16 @@ def record(
         refuse(f"ended early: {follower.failure}", code=1)
 
 
-def _report(out: Path, requests: int, received: "Received", running: int) -> None:
-    err.print(f"{out}: {requests} requests of {received.replicas} API replicas", markup=False, soft_wrap=True)
+def _report(out: Path, requests: int, recording: "Received", running: int) -> None:
+    err.print(f"{out}: {requests} requests of {recording.replicas} API replicas", markup=False, soft_wrap=True)
     for count, what in (
-        (received.unanswered, "were refused, failed or left before their first token"),
+        (recording.unanswered, "were refused, failed or left before their first token"),
         (running, "had not ended"),
-        (received.lost, "were lost on the way: too many at once, or Redis was away"),
+        (recording.lost, "were lost on the way: too many at once, or Redis was away"),
     ):
         if count:
             err.print(f"  not in it: {count} that {what}")
-    if silent := received.silent(time.monotonic()):
+    if silent := recording.silent(time.monotonic()):
         err.print(f"  {silent} of the replicas ended meanwhile; what they had not reported is missing")
 
 
@@ -95,8 +95,8 @@ def _now(redis: "Redis") -> float:
 class _Follower:
     """Reads what the replicas write, and renews the recording."""
 
-    def __init__(self, redis: "Redis", keys: "Keys", recording: "Recording", received: "Received") -> None:
-        self._redis, self._keys, self._recording, self._received = redis, keys, recording, received
+    def __init__(self, redis: "Redis", keys: "Keys", recording: "Recording", requests: "Received") -> None:
+        self._redis, self._keys, self._recording, self._received = redis, keys, recording, requests
         self._last: bytes | str = "0-0"
         self._began = self._answered = time.monotonic()
         self.failure = ""
@@ -105,13 +105,13 @@ class _Follower:
     def _elapsed(self) -> float:
         return time.monotonic() - self._began
 
-    def follow(self, show: Any, asked: list[int], most: int) -> float:
+    def follow(self, show: Any, signals: list[int], most: int) -> float:
         """Records until the time is over, it is interrupted or there are `most` requests.
 
         Returns the end, seconds since the epoch.
         """
         seconds = self._recording.until - self._recording.since
-        while self._elapsed < seconds and not asked and len(self._received) < most and not self.failure:
+        while self._elapsed < seconds and not signals and len(self._received) < most and not self.failure:
             self._step()
             what = "recording"
             if not self._received.replicas and self._elapsed > _SOON_S:
@@ -119,7 +119,7 @@ class _Follower:
             show(what, min(self._elapsed, seconds), self._received)
         return min(self._recording.since + self._elapsed, self._recording.until)
 
-    def drain(self, show: Any, asked: list[int], until: float, patience_s: float) -> int:
+    def drain(self, show: Any, signals: list[int], until: float, patience_s: float) -> int:
         """Waits until all that came in time has ended; ends sooner after `patience_s` or at another interrupt.
 
         Returns how many have not ended.
@@ -129,14 +129,14 @@ class _Follower:
 
         from app.messages.wire import encode
 
-        before, ends = len(asked), time.monotonic() + patience_s
+        before, ends = len(signals), time.monotonic() + patience_s
         self._recording = replace(self._recording, until=until)
         running: int | None = None
         try:
             self._redis.set(self._keys.recording(), encode(self._recording), px=_KEY_TTL_MS)
         except (RedisError, OSError) as exc:  # the file is written in any case
             self.failure = self.failure or str(exc)
-        while running != 0 and len(asked) == before and not self.failure:
+        while running != 0 and len(signals) == before and not self.failure:
             if time.monotonic() >= ends and running is not None:
                 break
             self._step()
@@ -214,8 +214,8 @@ def _shown(seconds: float) -> Iterator[Any]:
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
         task = progress.add_task("recording", total=seconds, count=0, replicas=0)
 
-        def show(what: str, elapsed: float, received: "Received") -> None:
-            fields: dict[str, Any] = {"count": len(received), "replicas": received.replicas}
-            progress.update(task, description=what, completed=elapsed, **fields)
+        def show(what: str, seconds: float, requests: "Received") -> None:
+            fields: dict[str, Any] = {"count": len(requests), "replicas": requests.replicas}
+            progress.update(task, description=what, completed=seconds, **fields)
 
         yield show

@@ -67,7 +67,7 @@ def replay(
 
 
 async def _replayed(
-    url: str, key: str | None, model: str, seed: str, timeout_s: float, planned: "list[Chain]", options: dict[str, Any]
+    url: str, key: str | None, model: str, seed: str, timeout_s: float, chains: "list[Chain]", options: dict[str, Any]
 ) -> "tuple[Player, Measure]":
     """Raises: ApiError, httpx.TransportError."""
     import httpx
@@ -86,12 +86,12 @@ async def _replayed(
         measure = await sender.measure()
         if not sender.keeps_lengths:
             err.print("the server takes no `ignore_eos`: answers may be shorter than in the trace")
-        player, count = Player(sender, Prompts(measure, seed), **options), sum(len(steps) for _, steps in planned)
+        player, count = Player(sender, Prompts(measure, seed), **options), sum(len(steps) for _, steps in chains)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, player.stop, "interrupted")
         with Live(console=err, transient=True, auto_refresh=False) as display:
-            playing = asyncio.create_task(player.run(planned))
+            playing = asyncio.create_task(player.run(chains))
             while not playing.done():
                 await asyncio.wait([playing], timeout=_EVERY_S)
                 if err.is_terminal:

@@ -57,17 +57,17 @@ def fleet(client: Any) -> Iterator[Seen]:
     raise ApiError("the server has stopped")
 
 
-def shown(seen: Seen) -> "RenderableType":
+def shown(look: Seen) -> "RenderableType":
     from rich.console import Group
     from rich.text import Text
 
-    workers = sum(len(pool["workers"]) for pool in seen["pools"])
-    head = f"{workers} workers; replica {seen['replica']}: {seen['in_flight']} requests, {seen['held']} held\n"
+    workers = sum(len(pool["workers"]) for pool in look["pools"])
+    head = f"{workers} workers; replica {look['replica']}: {look['in_flight']} requests, {look['held']} held\n"
     parts: list[RenderableType] = [Text(head, style="dim")]
-    for pool in seen["pools"]:
+    for pool in look["pools"]:
         role = pool["role"] if pool["task"] == "generate" else pool["task"]
         parts += [Text.assemble((pool["pool"], "bold"), f" {pool['model']}, {role}"), _workers(pool["workers"]), Text()]
-    return Group(*parts, _requests(seen["requests"]))
+    return Group(*parts, _requests(look["requests"]))
 
 
 def _workers(workers: list[Seen]) -> "RenderableType":

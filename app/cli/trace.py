@@ -58,15 +58,15 @@ def write_trace(path: Path, requests: Iterable[Request]) -> None:
             file.write(encode(request) + b"\n")
 
 
-def _checked(request: Request, begun: set[int | str | None]) -> Request:
-    """`begun`: the sessions so far. Raises: ValueError."""
+def _checked(request: Request, sessions: set[int | str | None]) -> Request:
+    """`sessions`: the sessions so far. Raises: ValueError."""
     if request.input_length < 1 or request.output_length < 0:
         raise ValueError("`input_length` has to be 1 or more, `output_length` 0 or more")
     if request.timestamp is None and (request.session_id is None or request.delay is None):
         raise ValueError("without a `timestamp` it needs `session_id` and `delay`")
-    if request.timestamp is None and request.session_id not in begun:
+    if request.timestamp is None and request.session_id not in sessions:
         raise ValueError(f"session {request.session_id} has no earlier request with a `timestamp`")
-    begun.add(request.session_id)
+    sessions.add(request.session_id)
     if min(request.timestamp or 0, request.delay or 0) < 0:
         raise ValueError("`timestamp` and `delay` can't be negative")
     blocks = -(-request.input_length // BLOCK_TOKENS)

@@ -107,29 +107,29 @@ def up(
         err.print("stopped")
 
 
-def _check_planned(declared: "PoolsFile", path: Path) -> None:
-    if not declared.planner.objectives:
+def _check_planned(pools_file: "PoolsFile", path: Path) -> None:
+    if not pools_file.planner.objectives:
         refuse(f"--planner: {path} says nothing to plan for: see planner.objectives, and scale of a pool")
-    if wide := [name for name, pool in declared.pools.items() if pool.scale and pool.nodes > 1]:
+    if wide := [name for name, pool in pools_file.pools.items() if pool.scale and pool.nodes > 1]:
         refuse(f"--planner: {', '.join(wide)}: an engine of several nodes is scaled by Kubernetes only")
 
 
-def _settings(**given: Any) -> "Settings":
+def _settings(**options: Any) -> "Settings":
     from app.errors import SettingsError
     from app.settings import load_settings
 
     try:
-        return load_settings(**{key: value for key, value in given.items() if value is not None})
+        return load_settings(**{key: value for key, value in options.items() if value is not None})
     except SettingsError as exc:
         refuse(exc.message)
 
 
-def _check_ports(*wanted: tuple[str, int, str]) -> None:
+def _check_ports(*address: tuple[str, int, str]) -> None:
     from app.cli.probes import port_is_free
 
-    if len({port for _, port, _ in wanted}) < len(wanted):
-        options = " and ".join(option for *_, option in wanted)
-        refuse(f"{options} are the same port, {wanted[0][1]}: choose another one for one of them")
-    for host, port, option in wanted:
+    if len({port for _, port, _ in address}) < len(address):
+        options = " and ".join(option for *_, option in address)
+        refuse(f"{options} are the same port, {address[0][1]}: choose another one for one of them")
+    for host, port, option in address:
         if not port_is_free(host, port):
             refuse(f"port {port} of {host} is in use; choose another one with {option}", code=1)

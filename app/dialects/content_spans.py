@@ -79,8 +79,8 @@ class _PlacedReader(Reader):
 class _SpanCollector(Collector):
     __slots__ = ("_reader", "held", "left_spans", "spans")
 
-    def __init__(self, trimmed: frozenset[Kind], reader: _PlacedReader) -> None:
-        super().__init__(trimmed, reader.release)
+    def __init__(self, trims: frozenset[Kind], reader: _PlacedReader) -> None:
+        super().__init__(trims, reader.release)
         self._reader = reader
         self.spans: list[Span] = []  # of content
         self.held: list[Span] = []  # of whitespace that may come before a marker

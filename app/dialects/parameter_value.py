@@ -22,20 +22,20 @@ _NULLABLE = frozenset({"string", "null"})
 _TEXT = frozenset({"string"})
 
 
-def types_of(schema: object, key: str, written: str | None, undeclared: Types = ANY) -> Types:
-    """The types of a tool's parameter; `undeclared`: of one that the schema doesn't name.
+def types_of(schema: object, key: str, schema_type: str | None, default: Types = ANY) -> Types:
+    """The types of a tool's parameter; `default`: of one that the schema doesn't name.
 
-    `written`: the type that the model wrote, one of several that a value may have; `true`: a string; `false`: none.
+    `schema_type`: the type that the model wrote, one of several that a value may have; `true`: a string; `false`: none.
     """
-    if written in ("true", "false"):
-        return _TEXT if written == "true" else ANY
+    if schema_type in ("true", "false"):
+        return _TEXT if schema_type == "true" else ANY
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
-    types = undeclared
+    types = default
     if isinstance(properties, Mapping) and key in properties:
         types = types_in(properties[key], schema)
-    if written == "string":
+    if schema_type == "string":
         return types if types == _NULLABLE else _TEXT
-    if written is None or (written in types and written in _CONTAINERS):
+    if schema_type is None or (schema_type in types and schema_type in _CONTAINERS):
         return types
     return ANY  # JSON: null, and values of any type, are written beside the name of another type
 
@@ -45,19 +45,19 @@ def types_in(part: object, root: object) -> Types:
     return _types(part, root, iter(range(_MOST)))
 
 
-def _types(schema: object, root: object, left: Iterator[int]) -> Types:
-    """`left`: an element for each schema that may still be searched: a client's schema may refer to itself."""
-    if not isinstance(schema, Mapping) or next(left, None) is None:
+def _types(schema: object, root: object, budget: Iterator[int]) -> Types:
+    """`budget`: an element for each schema that may still be searched: a client's schema may refer to itself."""
+    if not isinstance(schema, Mapping) or next(budget, None) is None:
         return ANY
     if isinstance(schema.get("$ref"), str):
-        return _types(looked_up(schema["$ref"], root), root, left)
+        return _types(looked_up(schema["$ref"], root), root, budget)
     kind = schema.get("type")
     if isinstance(kind, str):
         return frozenset({kind})
     if isinstance(kind, list):
         return frozenset(str(n) for n in kind)
     choices = [c for key in ("anyOf", "oneOf", "allOf") if isinstance(c := schema.get(key), list)]
-    several = [_types(choice, root, left) for some in choices for choice in some[:_MOST]]
+    several = [_types(choice, root, budget) for some in choices for choice in some[:_MOST]]
     if several:  # if one is unknown, so is the whole
         return frozenset().union(*several) if all(several) else ANY
     values = schema.get("enum", [schema["const"]] if "const" in schema else None)

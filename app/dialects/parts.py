@@ -37,10 +37,10 @@ Kind = type[Reasoning] | type[Content]
 class Collector:
     """Parts in their order, without the whitespace around markers where a dialect says so."""
 
-    def __init__(self, trimmed: frozenset[Kind], at_call: Callable[[], object]) -> None:
+    def __init__(self, trims: frozenset[Kind], at_call: Callable[[], object]) -> None:
         """`at_call` is called when a call begins, which can't be taken back."""
         self._at_call = at_call
-        self._trimmed = trimmed
+        self._trimmed = trims
         self._parts: list[Part] = []
         self._space: list[str] = []  # whitespace that may come before a marker
         self._fresh = False  # right after a marker, whose whitespace may follow

@@ -57,8 +57,8 @@ def counts(part: Mapping[str, Any], lower: str, upper: str) -> tuple[int, int | 
     return least, None if most is None or most >= _NO_BOUND else most
 
 
-def _or_null(made: Format, end: str) -> Format:
-    return {"type": "or", "elements": [const(_NULL + end), made]}
+def _or_null(format_: Format, end: str) -> Format:
+    return {"type": "or", "elements": [const(_NULL + end), format_]}
 
 
 def one_of(texts: Iterable[str]) -> Format:

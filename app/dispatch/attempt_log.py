@@ -46,14 +46,14 @@ class AttemptLog:
         self,
         job: Job,
         number: int,
-        placed: float,
+        placed_at: float,
         decisions: Mapping[StageKind, Decision],
         timings: Sequence[Timing],
         error: str,
     ) -> None:
         """The attempt that runs has ended; the next one begins, if there is one. Arguments as in `Attempt`."""
         self.attempts.append(
-            Attempt(number, self._span, job, self._began, placed, clock.now(), decisions, timings, error)
+            Attempt(number, self._span, job, self._began, placed_at, clock.now(), decisions, timings, error)
         )
         del self.attempts[:-_MOST]
         self._begin()

@@ -196,10 +196,10 @@ class Cells:
             if since is not None and now - since > self._lost_after_s:
                 self._leave(name, now)
 
-    def _leave(self, lost: CellId, now: float) -> None:
+    def _leave(self, cell_id: CellId, now: float) -> None:
         """The requests there go on in other cells, if one may have room."""
         moves = Counter[CellId]()
-        for inflight in self._dispatcher.in_cell(lost):
+        for inflight in self._dispatcher.in_cell(cell_id):
             if not inflight.is_placed or not inflight.job.worker:
                 continue
             to = HOME if self._is_reachable(HOME) else self._chosen(inflight, None, now, moves)
@@ -207,7 +207,7 @@ class Cells:
                 moves[to] += 1
                 self._dispatcher.lost(inflight)
         if moves:
-            log.error("cell_left", cell=lost, requests=moves.total())
+            log.error("cell_left", cell=cell_id, requests=moves.total())
 
     def _elsewhere(self, inflight: InFlight, why: XylemError | None) -> bool:
         """Sends a request that is refused at home to another cell, if one may have room; whether it has."""

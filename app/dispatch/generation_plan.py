@@ -61,13 +61,13 @@ class GenerationPlan(Struct, frozen=True):
         return sum(one.n * one.max_tokens for one in self.sampling) if self.generates else 0
 
     def used(
-        self, cached: int = 0, completion: int = 0, pictures: int | None = None, prompt: int | None = None
+        self, cached_tokens: int = 0, completion: int = 0, pictures: int | None = None, prompt: int | None = None
     ) -> Used:
         """The request's usage; without arguments, as much as is known of it before it begins."""
         pictures = len(self.paintings) if pictures is None else pictures
         model = self.priced_as or self.model.name
         prompt = sum(map(len, self.prompts)) if prompt is None else prompt
-        return Used(model, prompt, cached, completion, pictures, self.model.parent)
+        return Used(model, prompt, cached_tokens, completion, pictures, self.model.parent)
 
     @property
     def params(self) -> dict[str, str]:

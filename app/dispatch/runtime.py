@@ -141,7 +141,7 @@ class Runtime(Deployment):
 
 
 @asynccontextmanager
-async def running(known: Deployment, *, elsewhere: bool = False) -> AsyncIterator[Runtime]:
+async def running(deployment: Deployment, *, elsewhere: bool = False) -> AsyncIterator[Runtime]:
     """Starts also without Redis: then each request gets StoreDown.
 
     `elsewhere`: for live traffic, which may go to XYLEM_CELLS, is recorded when `xylem record` wants it, and counted
@@ -149,11 +149,11 @@ async def running(known: Deployment, *, elsewhere: bool = False) -> AsyncIterato
 
     Raises: WireMismatch.
     """
-    settings, pools, api = known.settings, known.pools, new_api_id()
+    settings, pools, api = deployment.settings, deployment.pools, new_api_id()
     home = Cell(HOME, settings, pools)
     others = [Cell(CellId(name), other, pools, _TIMEOUT_S) for name, other in settings.others() if elsewhere]
     keys, redis, wire, fleet = home.keys, home.redis, home.wire, home.fleet
-    adapters = AdapterTable(wire, keys, known.models)
+    adapters = AdapterTable(wire, keys, deployment.models)
     control = PoolControl(redis, keys, fleet)
     dispatcher = Dispatcher(
         wire,
@@ -181,16 +181,16 @@ async def running(known: Deployment, *, elsewhere: bool = False) -> AsyncIterato
 
     def usable(name: str) -> bool:
         """Whether a model has a worker and nobody waits for one, or another cell has room."""
-        model = known.models.get(name)
+        model = deployment.models.get(name)
         if model is None:
             return False
         here = fleet.has_worker(model.pools) and not dispatcher.placer.has_line(model.pools)
         return here or (model.adapter is None and cells.load(model.pools).room > 0)
 
-    known.aliases.usable = usable
-    if known.media is not None:
-        known.media.files = FileStore(wire, keys)
-        known.media.expansions = dispatcher.expansions = Expansions(redis, wire, keys, fleet)
+    deployment.aliases.usable = usable
+    if deployment.media is not None:
+        deployment.media.files = FileStore(wire, keys)
+        deployment.media.expansions = dispatcher.expansions = Expansions(redis, wire, keys, fleet)
     IN_FLIGHT.set_function(lambda: len(dispatcher.in_flight))
     HELD.set_function(lambda: dispatcher.placer.held)
     sweep = IndexSweep(wire, keys, api, fleet, list(pools))
@@ -202,11 +202,11 @@ async def running(known: Deployment, *, elsewhere: bool = False) -> AsyncIterato
         parts.append(dispatcher.usage)
     if elsewhere:
         dispatcher.recorder = Recorder(wire, keys, api, dispatcher.timelines)
-        dispatcher.traffic = TrafficCounter(wire, keys, api, known.objectives)
+        dispatcher.traffic = TrafficCounter(wire, keys, api, deployment.objectives)
         parts += [dispatcher.recorder, dispatcher.traffic]
     background = [asyncio.create_task(part.run()) for part in parts]
     background.append(asyncio.create_task(keep_noting(wire, settings)))
-    background.append(asyncio.create_task(known.aliases.run(wire, keys)))
+    background.append(asyncio.create_task(deployment.aliases.run(wire, keys)))
     background.append(asyncio.create_task(observe_loop_delay()))
     try:
         with suppress(TimeoutError, StoreDown):
@@ -219,7 +219,7 @@ async def running(known: Deployment, *, elsewhere: bool = False) -> AsyncIterato
         yield Runtime(
             settings,
             pools,
-            known.models,
+            deployment.models,
             keys,
             redis,
             wire,
@@ -230,22 +230,22 @@ async def running(known: Deployment, *, elsewhere: bool = False) -> AsyncIterato
             adapters,
             control,
             cells,
-            aliases=known.aliases,
-            media=known.media,
-            grammars=known.grammars,
-            pipelines=known.pipelines,
-            tracer=known.tracer,
+            aliases=deployment.aliases,
+            media=deployment.media,
+            grammars=deployment.grammars,
+            pipelines=deployment.pipelines,
+            tracer=deployment.tracer,
         )
     finally:
-        if known.media is not None:
-            await known.media.close()
-        await asyncio.to_thread(known.grammars.close)
+        if deployment.media is not None:
+            await deployment.media.close()
+        await asyncio.to_thread(deployment.grammars.close)
         if dispatcher.hook is not None:
             await dispatcher.hook.close()
         await control.close()
         await end_tasks(background)
         if dispatcher.usage is not None:
             await dispatcher.usage.close()
-        if known.tracer is not None:
-            await asyncio.to_thread(known.tracer.close)
+        if deployment.tracer is not None:
+            await asyncio.to_thread(deployment.tracer.close)
         await asyncio.gather(*(cell.close(api) for cell in (home, *others)))

@@ -181,8 +181,8 @@ class Engine(Protocol):
 class Follower(Protocol):
     """The part of an engine that spans several hosts on one that does not lead. On the loop that called `start`."""
 
-    async def start(self, died: Callable[[], None]) -> None:
-        """Load with the others. `died` is called, from any thread, when it ends by itself afterwards.
+    async def start(self, on_death: Callable[[], None]) -> None:
+        """Load with the others. `on_death` is called, from any thread, when it ends by itself afterwards.
 
         Raises: EngineFailed, SettingsError (bad arguments).
         """

@@ -18,9 +18,9 @@ class ContinuedText:
 
     __slots__ = ("_owed", "_skip")
 
-    def __init__(self, made: str = "", out: int = 0) -> None:
-        """`made`: the text that the tokens so far give here. `out`: how many characters have been sent."""
-        self._owed, self._skip = made[out:], max(0, out - len(made))
+    def __init__(self, text_so_far: str = "", out: int = 0) -> None:
+        """`text_so_far`: the text that the tokens so far give here. `out`: how many characters have been sent."""
+        self._owed, self._skip = text_so_far[out:], max(0, out - len(text_so_far))
 
     def __call__(self, text: str) -> str:
         if not self._owed and not self._skip:
@@ -41,12 +41,12 @@ def part(request: RunId, index: int) -> RunId:
     return RunId(f"{request}-{index}")
 
 
-def rest(s: Sampling, begun: PartialOutput, index: int) -> Sampling:
-    """The sampling for the rest after `begun`; without stop strings, which adapters find across the border."""
-    out = len(begun.tokens)
+def rest(s: Sampling, beginning: PartialOutput, index: int) -> Sampling:
+    """The sampling for the rest after `beginning`; without stop strings, which adapters find across the border."""
+    out = len(beginning.tokens)
     bias = dict(s.logit_bias or {})
     if s.presence_penalty or s.frequency_penalty:
-        for token, count in Counter(begun.tokens).items():
+        for token, count in Counter(beginning.tokens).items():
             bias[token] = bias.get(token, 0.0) - s.presence_penalty - s.frequency_penalty * count
     return replace(
         s,

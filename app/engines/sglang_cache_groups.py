@@ -46,7 +46,7 @@ def register() -> None:
     HookRegistry.register(f"{_SCHEDULER}.Scheduler.get_init_info", _say, HookType.AFTER)
 
 
-def _in_python(_chosen: str, params: Any) -> str | None:
+def _in_python(_choice: str, params: Any) -> str | None:
     """The tree in Rust runs none of the other hooks."""
     return "python" if params.enable_kv_cache_events and len(params.tree_components) > 1 else None
 
@@ -85,12 +85,12 @@ def _put_state(_none: None, states: Any, node: Any, is_new_leaf: bool, *_rest: A
         _tell(states.tree_core, node, states.component_type, came=True)
 
 
-def _take(take: Callable[..., Any], kept: Any, node: Any, *rest: Any, **more: Any) -> Any:
-    data = node.component_data[kept.component_type]
+def _take(take: Callable[..., Any], component: Any, node: Any, *rest: Any, **more: Any) -> Any:
+    data = node.component_data[component.component_type]
     had = data.value is not None
-    result = take(kept, node, *rest, **more)
+    result = take(component, node, *rest, **more)
     if had and data.value is None:
-        _tell(kept.tree_core, node, kept.component_type, came=False)
+        _tell(component.tree_core, node, component.component_type, came=False)
     return result
 
 

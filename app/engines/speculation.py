@@ -10,9 +10,9 @@ class Speculation:
         self.drafts = self.drafted = 0  # how often tokens were drafted, and how many
         self.accepted: list[int] = []  # of them, by position in the draft
 
-    def add(self, drafts: int, drafted: int, accepted: Sequence[int]) -> None:
+    def add(self, drafts: int, guesses: int, accepts: Sequence[int]) -> None:
         self.drafts += drafts
-        self.drafted += drafted
-        self.accepted += [0] * (len(accepted) - len(self.accepted))
-        for position, count in enumerate(accepted):
+        self.drafted += guesses
+        self.accepted += [0] * (len(accepts) - len(self.accepted))
+        for position, count in enumerate(accepts):
             self.accepted[position] += count

@@ -29,7 +29,7 @@ _LAST = 0xFFFF  # of the characters that are looked at one by one
 
 def with_escapes(ebnf: str) -> str:
     """The EBNF that xgrammar makes of a schema, in which bounded strings have escapes, each counted as a character."""
-    return _BOUNDED.sub(lambda found: found[1] + _CHARACTERS, ebnf)
+    return _BOUNDED.sub(lambda match: match[1] + _CHARACTERS, ebnf)
 
 
 def has_bounds(schema: Any) -> bool:

@@ -155,10 +155,10 @@ class _Rules:
         return self._without(_texts(form, "excludes"), rf"/(.|\n){{0,{most}}}/" if most >= 0 else _ANY)
 
     @staticmethod
-    def _without(excluded: list[str], text: str = _ANY) -> str:
-        if not any(excluded):
+    def _without(texts: list[str], text: str = _ANY) -> str:
+        if not any(texts):
             return text
-        some = "|".join(re.escape(text).replace("/", r"\/") for text in excluded if text)
+        some = "|".join(re.escape(text).replace("/", r"\/") for text in texts if text)
         return rf"{text} & ~/(.|\n)*({some})(.|\n)*/"
 
     def _terminal(self, pattern: str) -> str:

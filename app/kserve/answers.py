@@ -31,8 +31,8 @@ async def whole(call: GenerationBase, request: InferRequest) -> list[Tensor]:
     return _wanted(request, [Tensor("embeddings", "FP32", (len(rows), len(rows[0]) // 4), array("f", b"".join(rows)))])
 
 
-def _wanted(request: InferRequest, made: list[Tensor]) -> list[Tensor]:
-    return [one for one in made if not request.outputs or one.name in request.outputs]
+def _wanted(request: InferRequest, outputs: list[Tensor]) -> list[Tensor]:
+    return [one for one in outputs if not request.outputs or one.name in request.outputs]
 
 
 class GenerateWriter:

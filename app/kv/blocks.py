@@ -57,12 +57,12 @@ def _chain_with(parent: bytes, data: bytes, width: int, extras: Mapping[int, byt
     return out
 
 
-def media_key(found: Iterable[tuple[str, int]]) -> bytes:
+def media_key(pictures: Iterable[tuple[str, int]]) -> bytes:
     """The extra key of a block that overlaps these: identifiers, and their offsets from the block's start, in order.
 
     As in vLLM's KV events. The offset is negative where one began in an earlier block.
     """
-    return b"".join(f"{identifier}@{offset};".encode() for identifier, offset in found)
+    return b"".join(f"{identifier}@{offset};".encode() for identifier, offset in pictures)
 
 
 def media_keys(media: Sequence[Media], block_size: int) -> dict[int, bytes]:

@@ -185,8 +185,8 @@ class HybridLedger:
                     self._next[before] = (*self._next.get(before, ()), theirs)
             before = theirs
 
-    def _unlink(self, gone: Iterable[EngineHash]) -> None:
-        for theirs in gone:
+    def _unlink(self, hashes: Iterable[EngineHash]) -> None:
+        for theirs in hashes:
             block = self._blocks.pop(theirs, None)
             if self.beginnings is not None:
                 self.beginnings.remove(theirs)
@@ -237,7 +237,7 @@ class HybridLedger:
                 return False
         return True
 
-    def _run(self, group: CacheGroup, theirs: EngineHash, need: int, known: Mapping[EngineHash, int]) -> int:
+    def _run(self, group: CacheGroup, theirs: EngineHash, need: int, places: Mapping[EngineHash, int]) -> int:
         """Tokens up to the block's end that the group has without a gap; if these are more, at least `need`."""
         blocks, tokens = self._held[group.number], 0
         at: EngineHash | None = theirs
@@ -246,6 +246,6 @@ class HybridLedger:
             for _ in range(group.block_size // self._size):
                 block = None if at is None else self._blocks.get(at)
                 at = None if block is None else block.before
-            if at is not None and at in known:
-                return tokens + known[at]
+            if at is not None and at in places:
+                return tokens + places[at]
         return tokens

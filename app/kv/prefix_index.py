@@ -37,10 +37,10 @@ class KvIndex:
     """Writes the ledger's blocks. Repeated commands change nothing, so a broken connection does no harm."""
 
     def __init__(
-        self, wire: Wire, keys: Keys, index: tuple[str, str], renumbered: Callable[[], Awaitable[None]]
+        self, wire: Wire, keys: Keys, index: tuple[str, str], on_new_number: Callable[[], Awaitable[None]]
     ) -> None:
-        """`index`: `Keys.cached` or `Keys.tiered`. `renumbered` tells API replicas the `number`, which has changed."""
-        self._wire, self._keys, self._renumbered = wire, keys, renumbered
+        """`index`: `Keys.cached` or `Keys.tiered`. `on_new_number` tells API replicas the new `number`."""
+        self._wire, self._keys, self._renumbered = wire, keys, on_new_number
         self._index = index
         self._written = b""  # the mark of the last write; none yet of this number
         self.number = 0  # none yet

@@ -33,13 +33,13 @@ class StoreIndex:
     """
 
     def __init__(
-        self, wire: Wire, keys: Keys, pool: PoolId, name: str, renumbered: Callable[[], Awaitable[None]]
+        self, wire: Wire, keys: Keys, pool: PoolId, name: str, on_new_number: Callable[[], Awaitable[None]]
     ) -> None:
         """`wire`: of the index. `name`: the same for all workers that can read each other's blocks.
 
-        `renumbered` tells API replicas the `number`, which is known after the first `check`.
+        `on_new_number` tells API replicas the `number`, which is known after the first `check`.
         """
-        self._renumbered = renumbered
+        self._renumbered = on_new_number
         self._wire, self._keys, self._name = wire, keys, name
         self._index, self._stores, self._stored = keys.tiered(pool), keys.stores(pool), keys.stored(pool)
         self._unwritten: list[list[Command]] = []

@@ -32,10 +32,10 @@ class BlockStore(Protocol):
     def get(self, path: str) -> bytes | None:
         """None if there is none."""
 
-    def put(self, path: str, data: bytes | bytearray, used: float) -> None:
-        """All or nothing: others see all of it, or none. `used`: as `Stored` will have it, if that can be chosen."""
+    def put(self, path: str, data: bytes | bytearray, used_at: float) -> None:
+        """All or nothing: others see all of it, or none. `used_at`: as `Stored` will have it, if that can be chosen."""
 
-    def touch(self, path: str, used: float) -> None:
+    def touch(self, path: str, used_at: float) -> None:
         """Notes that the block is used, if it is there."""
 
     def delete(self, path: str) -> None:
@@ -60,22 +60,22 @@ class FolderStore:
         except FileNotFoundError:
             return None
 
-    def put(self, path: str, data: bytes | bytearray, used: float) -> None:
+    def put(self, path: str, data: bytes | bytearray, used_at: float) -> None:
         whole = self._root / path
         part = whole.with_name(f"{whole.name}.{secrets.token_hex(4)}.part")
         _make_private(whole.parent)
         try:
             with os.fdopen(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, _PRIVATE_FILE), "wb") as file:
                 file.write(data)
-            os.utime(part, (used, used))
+            os.utime(part, (used_at, used_at))
             part.replace(whole)
         except BaseException:
             part.unlink(missing_ok=True)
             raise
 
-    def touch(self, path: str, used: float) -> None:
+    def touch(self, path: str, used_at: float) -> None:
         with suppress(FileNotFoundError):
-            os.utime(self._root / path, (used, used))
+            os.utime(self._root / path, (used_at, used_at))
 
     def delete(self, path: str) -> None:
         (self._root / path).unlink(missing_ok=True)
@@ -111,10 +111,10 @@ class BucketStore:
         except FileNotFoundError:
             return None
 
-    def put(self, path: str, data: bytes | bytearray, used: float) -> None:
+    def put(self, path: str, data: bytes | bytearray, used_at: float) -> None:
         self._fs.pipe_file(f"{self._root}/{path}", data)
 
-    def touch(self, path: str, used: float) -> None:
+    def touch(self, path: str, used_at: float) -> None:
         if "s3" not in self._fs.protocol:
             return  # fsspec has no word for it
         with suppress(FileNotFoundError):

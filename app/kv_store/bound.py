@@ -9,10 +9,10 @@ _PART_S = 3600.0  # after which its writer is dead
 _SPARE = 0.9  # of the bound, that is left: so that not every block that comes makes work
 
 
-def superfluous(found: Sequence[Stored], most: float, now: float) -> list[Stored]:
+def superfluous(stock: Sequence[Stored], most: float, now: float) -> list[Stored]:
     """Files that killed writers left; and if there are more than `most` bytes, those that were used longest ago."""
-    dead = [one for one in found if one.path.endswith(_PART) and now - one.used > _PART_S]
-    blocks = [one for one in found if not one.path.endswith(_PART)]
+    dead = [one for one in stock if one.path.endswith(_PART) and now - one.used > _PART_S]
+    blocks = [one for one in stock if not one.path.endswith(_PART)]
     size = sum(one.size for one in blocks)
     if size <= most:
         return dead

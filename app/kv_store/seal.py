@@ -37,9 +37,9 @@ class BlockSeal:
         self._cipher.encrypt_into(nonce, data, name, memoryview(output)[len(head) :])
         return output
 
-    def open(self, name: bytes, stored: bytes) -> memoryview | bytes:
+    def open(self, name: bytes, block: bytes) -> memoryview | bytes:
         """The data. Raises: Damaged, also for a block that was closed with another key, or with none."""
-        view = memoryview(stored)
+        view = memoryview(block)
         if self._cipher is None:
             data = view[len(_PLAIN) + _SUM :]
             if view[: len(_PLAIN)] != _PLAIN or view[len(_PLAIN) : len(_PLAIN) + _SUM] != _sum(name, data):

@@ -26,15 +26,15 @@ def _work(job: bytes, data: bytes) -> Answer:
     return encode(answer), bodies
 
 
-def _answer(found: Picture | Video | Sequence[Sound]) -> tuple[Decoded, list[bytes]]:
-    if isinstance(found, Picture):
-        return Decoded([_shape(found)], []), [found.rgb]
-    if isinstance(found, Video):
-        bodies = [frame.picture.rgb for frame in found.frames]
-        shapes = [_shape(frame.picture, frame.at_s) for frame in found.frames]
-        return Decoded(shapes, [], found.long_s), bodies
-    bodies = [one.data for one in found]
-    windows = [Window(one.start, one.length, one.sha256) for one in found]
+def _answer(result: Picture | Video | Sequence[Sound]) -> tuple[Decoded, list[bytes]]:
+    if isinstance(result, Picture):
+        return Decoded([_shape(result)], []), [result.rgb]
+    if isinstance(result, Video):
+        bodies = [frame.picture.rgb for frame in result.frames]
+        shapes = [_shape(frame.picture, frame.at_s) for frame in result.frames]
+        return Decoded(shapes, [], result.long_s), bodies
+    bodies = [one.data for one in result]
+    windows = [Window(one.start, one.length, one.sha256) for one in result]
     return Decoded([], windows), bodies
 
 

@@ -40,26 +40,26 @@ class MediaLoader:
         barrier = all_of(sources)
         return await side_by_side(self.load_picture(source, barrier) for source in sources)
 
-    async def load(self, source: MediaSource, fetched: asyncio.Barrier | None = None) -> Picture | Video | Sound:
+    async def load(self, source: MediaSource, barrier: asyncio.Barrier | None = None) -> Picture | Video | Sound:
         """The picture, video or sound, as the part's kind says. Raises: as `load_picture`."""
         if source.kind == "video":
-            return await self.load_video(source, fetched)
+            return await self.load_video(source, barrier)
         load = self.load_sound if source.kind == "audio" else self.load_picture
-        return await load(source, fetched)
+        return await load(source, barrier)
 
-    async def load_picture(self, source: MediaSource, fetched: asyncio.Barrier | None = None) -> Picture:
+    async def load_picture(self, source: MediaSource, barrier: asyncio.Barrier | None = None) -> Picture:
         """Raises: RequestError, whose `param` is the part's; Saturated."""
-        async with self._content(source, fetched) as (pieces, is_base64):
+        async with self._content(source, barrier) as (pieces, is_base64):
             return await self._decoders.picture(source.kind, pieces, base64=is_base64)
 
-    async def load_video(self, source: MediaSource, fetched: asyncio.Barrier | None = None) -> Video:
+    async def load_video(self, source: MediaSource, barrier: asyncio.Barrier | None = None) -> Video:
         """Frames at equal distances, in order. Raises: RequestError, whose `param` is the part's; Saturated."""
-        async with self._content(source, fetched) as (pieces, is_base64):
+        async with self._content(source, barrier) as (pieces, is_base64):
             return await self._decoders.video(pieces, base64=is_base64)
 
-    async def load_sound(self, source: MediaSource, fetched: asyncio.Barrier | None = None) -> Sound:
+    async def load_sound(self, source: MediaSource, barrier: asyncio.Barrier | None = None) -> Sound:
         """Raises: RequestError, whose `param` is the part's; Saturated."""
-        async with self._content(source, fetched) as (pieces, is_base64):
+        async with self._content(source, barrier) as (pieces, is_base64):
             (sound,) = await self._decoders.sounds(pieces, base64=is_base64)
             return sound
 
@@ -73,9 +73,9 @@ class MediaLoader:
                 raise too_large(self._limits.sound_size, "XYLEM_MEDIA_SOUND_BYTES")
             return await self._decoders.sounds([data], window_s=window_s)
 
-    async def load_windows(self, source: MediaSource, window_s: float, fetched: asyncio.Barrier) -> list[Sound]:
+    async def load_windows(self, source: MediaSource, window_s: float, barrier: asyncio.Barrier) -> list[Sound]:
         """A sound within a request, cut as `load_recording` does. Raises as `load_sound`."""
-        async with self._content(source, fetched) as (pieces, is_base64):
+        async with self._content(source, barrier) as (pieces, is_base64):
             return await self._decoders.sounds(pieces, base64=is_base64, window_s=window_s)
 
     def check_count(self, sources: Sequence[MediaSource]) -> None:
@@ -91,7 +91,7 @@ class MediaLoader:
 
     @asynccontextmanager
     async def _content(
-        self, source: MediaSource, fetched: asyncio.Barrier | None
+        self, source: MediaSource, barrier: asyncio.Barrier | None
     ) -> AsyncIterator[tuple[Sequence[bytes], bool]]:
         """The content as from `_fetched`, while it is decoded, which may have to wait.
 
@@ -100,8 +100,8 @@ class MediaLoader:
         with _named(source), MEDIA.labels(source.kind).time():
             pieces, is_base64 = await self._fetched(source)
             with self._waiting.room(sum(map(len, pieces))):
-                if fetched is not None:
-                    await fetched.wait()
+                if barrier is not None:
+                    await barrier.wait()
                 yield pieces, is_base64
 
     async def _fetched(self, source: MediaSource) -> tuple[Sequence[bytes], bool]:

@@ -148,15 +148,15 @@ def _bound(samples: Any) -> None:
     np.clip(samples, -1, 1, out=samples)
 
 
-def _check(said: Any) -> None:
+def _check(config: Any) -> None:
     """A codec's context, or a frame of its own. Raises: Refused."""
-    codec = getattr(said, "codec", None)
+    codec = getattr(config, "codec", None)
     name = codec.canonical_name if codec is not None else ""
     if codec is not None and name not in _CODECS and not name.startswith(_PCM):
         raise Refused("its codec is none of PCM, MP3, AAC, ALAC, FLAC, Opus and Vorbis")
-    if not _RATES[0] <= said.sample_rate <= _RATES[1]:
-        raise Refused(f"it has {said.sample_rate} samples a second, and may have from {_RATES[0]} to {_RATES[1]}")
-    channels = said.layout.nb_channels
+    if not _RATES[0] <= config.sample_rate <= _RATES[1]:
+        raise Refused(f"it has {config.sample_rate} samples a second, and may have from {_RATES[0]} to {_RATES[1]}")
+    channels = config.layout.nb_channels
     if not 1 <= channels <= _CHANNELS:
         raise Refused(f"it has {channels} channels, and may have up to {_CHANNELS}")
 

@@ -68,20 +68,20 @@ def redirected(target: Target, location: str, hosts: Collection[str]) -> Target:
         raise Refused(f"its host redirects to another URL, and {exc}") from exc
 
 
-def _host(given: str, *, bracketed: bool) -> tuple[str, bool]:
+def _host(text: str, *, bracketed: bool) -> tuple[str, bool]:
     """The host, and whether it is an address. Raises: Refused."""
     bad = Refused("its URL has no host that can be read")
     if bracketed:
         try:
-            if "%" in given:  # a zone: an interface of this machine
+            if "%" in text:  # a zone: an interface of this machine
                 raise bad
-            return str(ip_address(given)), True
+            return str(ip_address(text)), True
         except ValueError as exc:
             raise bad from exc
-    if not given or len(given) > 255:
+    if not text or len(text) > 255:
         raise bad
     try:
-        host = given if given.isascii() else idna.encode(given, uts46=True).decode()
+        host = text if text.isascii() else idna.encode(text, uts46=True).decode()
     except (idna.IDNAError, UnicodeError) as exc:
         raise bad from exc
     host = host.lower().removesuffix(".")

@@ -205,9 +205,9 @@ class _Sampler:
         self._key, self._whole = -1, False  # the frame that was sought, and whether it came and is a key frame
         self._decoding = self._decoded()
 
-    def frames(self, wanted: list[int]) -> Iterator[tuple[int, Any]]:
+    def frames(self, indices: list[int]) -> Iterator[tuple[int, Any]]:
         """The frames that are shown at these times, each once, with the time. Raises: Refused."""
-        for time in wanted:
+        for time in indices:
             before = self._frame
             if before is None or self._at < time:
                 self._reach(time)
@@ -250,9 +250,9 @@ class _Sampler:
             yield from packet.decode()
 
 
-def _ticks(shown: Any) -> int | None:
+def _ticks(frame: Any) -> int | None:
     """The time when a packet or a frame is shown. Some files have only times of decoding."""
-    at: int | None = shown.dts if shown.pts is None else shown.pts
+    at: int | None = frame.dts if frame.pts is None else frame.pts
     return at
 
 

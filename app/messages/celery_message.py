@@ -205,11 +205,11 @@ def _shown(handoff: Handoff) -> Any:
 
 
 def _next_signature(
-    task: str, queue: QueueName, request: RequestId, attempt: int, shown: str, headers: Mapping[str, str]
+    task: str, queue: QueueName, request: RequestId, attempt: int, text: str, headers: Mapping[str, str]
 ) -> dict[str, Any]:
     """The next task in the form of Celery's chain, with its parent's priority (`task_inherit_parent_priority`).
 
-    `shown`: the keyword arguments in Celery's events. `headers`: further ones.
+    `text`: the keyword arguments in Celery's events. `headers`: further ones.
     """
     options: dict[str, Any] = {"queue": queue, "task_id": _task_id(task, queue, request, attempt)}
     options["ignore_result"] = True
@@ -219,7 +219,7 @@ def _next_signature(
         "task": task,
         "args": (request, attempt),
         "kwargs": {},
-        "options": options if shown == "{}" else options | {"kwargsrepr": shown},
+        "options": options if text == "{}" else options | {"kwargsrepr": text},
         "subtask_type": None,
         "immutable": False,
     }

@@ -55,16 +55,16 @@ def _slug(text: str) -> str:
     return f"{re.sub('[^a-zA-Z0-9_.-]+', '--', text)}--{sha256(text.encode()).hexdigest()[:8]}"
 
 
-def read_source(given: Any) -> Any:
+def read_source(value: Any) -> Any:
     """Raises: ValueError for an unknown or incomplete address. Whatever has no scheme is a folder."""
-    if not isinstance(given, str) or "://" not in given:
-        return given
-    scheme, _, rest = given.partition("://")
+    if not isinstance(value, str) or "://" not in value:
+        return value
+    scheme, _, rest = value.partition("://")
     if scheme not in _WRONG:
-        raise ValueError(f"{given!r} has to be a folder, hf://… or s3://…")
+        raise ValueError(f"{value!r} has to be a folder, hf://… or s3://…")
     match = (_HUB if scheme == "hf" else _BUCKET).fullmatch(rest)
     if match is None or {".", ".."} & set(rest.partition("@")[0].split("/")):
-        raise ValueError(f"{given!r} {_WRONG[scheme]}")
+        raise ValueError(f"{value!r} {_WRONG[scheme]}")
     if scheme == "s3":
         return RemoteModel("s3", match["name"])
     return RemoteModel("hf", match["name"], match["revision"] or "main")

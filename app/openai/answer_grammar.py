@@ -35,31 +35,31 @@ class AnswerGrammar(NamedTuple):
     checks: Sequence[GrammarCheck]
 
 
-def answer_grammar(wanted: Format | None, calls: BoundCalls | None, where: Situation) -> AnswerGrammar | None:
-    """Takes milliseconds: not on an event loop. `wanted`: the content's format; `calls`: the request's rules for calls.
+def answer_grammar(format_: Format | None, calls: BoundCalls | None, where: Situation) -> AnswerGrammar | None:
+    """Takes milliseconds: not on an event loop. `format_`: of the content; `calls`: the request's rules for calls.
 
     None: any text will do. Raises: RequestError that names the field.
     """
-    content = None if wanted is None else content_grammar(wanted)
+    content = None if format_ is None else content_grammar(format_)
     checks = [] if calls is None else list(calls.checks)
-    if content is not None and wanted is not None:
-        checks.append(GrammarCheck(content, wanted.where))
+    if content is not None and format_ is not None:
+        checks.append(GrammarCheck(content, format_.where))
     if calls is None or not (calls.bound or content is not None):
-        if content is None or wanted is None:
+        if content is None or format_ is None:
             return None
         thoughtless = where.dialect is None or not (where.begun or where.reasons or where.dialect.channels)
         if thoughtless:
             return AnswerGrammar(content, checks)
-        whole = _check(_behind_thought(_content(content, wanted), where, content=True), wanted.where)
+        whole = _check(_behind_thought(_content(content, format_), where, content=True), format_.where)
         return AnswerGrammar(whole.grammar, [*checks, whole])
-    grammar = _call_grammar(calls, calls.where or (wanted.where if wanted else ""), where)
+    grammar = _call_grammar(calls, calls.where or (format_.where if format_ else ""), where)
     if calls.forced:
         whole = _check_calls(_behind_thought(grammar.calls(one=calls.one), where), calls, grammar)
-    elif content is None or wanted is None:
+    elif content is None or format_ is None:
         whole = _check_calls(_behind_thought(grammar.in_text(one=calls.one), where, free=True), calls, grammar)
     else:
-        forms = [grammar.calls(one=calls.one), _on_channel(_content(content, wanted), where)]
-        whole = _check(_behind_thought({"type": "or", "elements": forms}, where), wanted.where)
+        forms = [grammar.calls(one=calls.one), _on_channel(_content(content, format_), where)]
+        whole = _check(_behind_thought({"type": "or", "elements": forms}, where), format_.where)
     return AnswerGrammar(whole.grammar, [*checks, whole])
 
 
@@ -106,22 +106,22 @@ def _check(form: Part, param: str) -> GrammarCheck:
     return GrammarCheck(Grammar("tag", text), param)
 
 
-def _content(grammar: Grammar, wanted: Format) -> Part:
+def _content(grammar: Grammar, format_: Format) -> Part:
     """The grammar as a part of a structural tag. Raises: RequestError if it can't be one."""
     match grammar.kind:
         case "json":
-            return schema(wanted.value)
+            return schema(format_.value)
         case "regex":
             return {"type": "regex", "pattern": grammar.text}
         case "choice":
-            return {"type": "or", "elements": [const(text) for text in wanted.value]}
+            return {"type": "or", "elements": [const(text) for text in format_.value]}
         case "grammar":
             if "::=" not in grammar.text:
-                raise refused(wanted.where, "with reasoning or tools, a grammar has to be EBNF")
+                raise refused(format_.where, "with reasoning or tools, a grammar has to be EBNF")
             return {"type": "grammar", "grammar": grammar.text}
-    if "format" not in wanted.value:
-        raise refused(wanted.where, "with reasoning or tools, a structural tag has to have a 'format'")
-    form: Part = wanted.value["format"]
+    if "format" not in format_.value:
+        raise refused(format_.where, "with reasoning or tools, a structural tag has to have a 'format'")
+    form: Part = format_.value["format"]
     return form
 
 

@@ -41,7 +41,7 @@ async def understand(asking: Asking, raw: bytes) -> tuple[ChatRequest, Generatio
             asking, model, *await asking.serving.off_loop(raw, partial(named_media, body.messages))
         )
     answer_format = body.asked_format()
-    work = partial(chat_plan, asking, CHAT.prefix, body, "messages", wanted=answer_format, samples=samples)
+    work = partial(chat_plan, asking, CHAT.prefix, body, "messages", format_=answer_format, samples=samples)
     compiles, waits = answer_format is not None or body.binds_calls, body.chat_template is not None
     plan = await asking.serving.off_loop(raw, work, compiles=compiles, waits=waits)
     if plan.grammars:
@@ -55,12 +55,12 @@ def chat_plan(
     body: Conversation,
     param: str,
     *,
-    wanted: Format | None = None,
+    format_: Format | None = None,
     samples: Samples = NO_SAMPLES,
 ) -> GenerationPlan:
     """`prefix`: of its id. `param`: the request's field with the messages. Raises: XylemError.
 
-    `wanted`: the format of the answer's content. Then a grammar is made, which is not for an event loop, and is in
+    `format_`: the format of the answer's content. Then a grammar is made, which is not for an event loop, and is in
     `grammars`, to be checked. `samples`: of all pictures and sound in its messages.
     """
     model = asking.find_model(body.model)
@@ -93,8 +93,8 @@ def chat_plan(
         sampling = replace(sampling, content=content_rules(model, prompt, body))
     calls = body.bound_calls()
     grammar = None
-    if wanted is not None or (calls is not None and calls.bound):
-        grammar = answer_grammar(wanted, calls, situation(model, prompt, body))
+    if format_ is not None or (calls is not None and calls.bound):
+        grammar = answer_grammar(format_, calls, situation(model, prompt, body))
         sampling = with_grammar(None if grammar is None else grammar.grammar, sampling)
     plan = plan_of(asking, body, prefix, model, [prompt], [sampling], cache_salt=body.cache_salt)
     if grammar is not None:

@@ -62,10 +62,10 @@ class ContentLogprobs:
         self._placed.append(_Placed(lp, self._end, end + self._base))
         self._end = self._placed[-1].end
 
-    def _place_cut(self, hidden: Sequence[TokenLogprob]) -> None:
+    def _place_cut(self, logprobs: Sequence[TokenLogprob]) -> None:
         """A stop string cuts tokens: the rest of the text is what it has left of one. Others of them are special."""
         at, space_token = self._end - self._base, None
-        for lp in hidden:
+        for lp in logprobs:
             begin = at + self._has_own_space(lp.token, at)
             if begin == len(self._text):  # only its own space is left, if it isn't another one's
                 space_token = space_token or lp

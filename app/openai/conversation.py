@@ -160,12 +160,12 @@ def only_calls(message: Message) -> bool:
 
 
 def for_template(
-    messages: Sequence[Message], *, nulls: bool = False, thought: str = "reasoning_content"
+    messages: Sequence[Message], *, nulls: bool = False, reasoning: str = "reasoning_content"
 ) -> list[dict[str, Any]]:
     """A checked conversation's messages. Tool results also have the function's name, which some templates show.
 
     `nulls`: a message that only calls tools has None as its content, by which the template recognises it.
-    `thought`: the template's name of an answer's reasoning.
+    `reasoning`: the template's name of an answer's reasoning.
     """
     names: dict[str, str] = {}
     entries = []
@@ -175,8 +175,8 @@ def for_template(
             names.update((call.id, call.function.name) for call in message.tool_calls or ())
             if nulls and only_calls(message):
                 entry["content"] = None
-            if thought != "reasoning_content" and "reasoning_content" in entry:
-                entry[thought] = entry.pop("reasoning_content")
+            if reasoning != "reasoning_content" and "reasoning_content" in entry:
+                entry[reasoning] = entry.pop("reasoning_content")
         elif isinstance(message, ToolMessage):
             entry.setdefault("name", names[message.tool_call_id])
         entries.append(entry)

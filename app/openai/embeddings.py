@@ -43,15 +43,15 @@ def _plan(asking: Asking, body: EmbeddingRequest) -> GenerationPlan:
     return encoding_plan(asking, body, EMBEDDINGS.prefix, model, tokens, dimensions=dimensions)
 
 
-def vector_length(model: Model, asked: int | None, param: str) -> int | None:
+def vector_length(model: Model, length: int | None, param: str) -> int | None:
     """`param`: the request's field that asks for it. None: the model's own. Raises: RequestError."""
-    if asked in (None, model.vector_length):
+    if length in (None, model.vector_length):
         return None
-    if asked not in model.dimensions:
+    if length not in model.dimensions:
         some = ", ".join(map(str, model.dimensions)) if isinstance(model.dimensions, list) else ""
         which = f"only vectors of {some} numbers" if some else "only vectors of its own length"
-        raise RequestError(f"'{param}': {model.name} has {which}, not of {asked}.", param=param)
-    return asked
+        raise RequestError(f"'{param}': {model.name} has {which}, not of {length}.", param=param)
+    return length
 
 
 class EmbeddingWriter(EncodingWriter):

@@ -26,9 +26,9 @@ class ImageEvents:
         self._previews[number] += 1
         return self._event("partial_image", number, step.picture, {"partial_image_index": index})
 
-    def completed(self, done: "set[int] | frozenset[int]") -> bytes:
-        """The events of pictures that are complete by now. `done`: their numbers."""
-        new, self._completed = sorted(done - self._completed), self._completed | done
+    def completed(self, numbers: "set[int] | frozenset[int]") -> bytes:
+        """The events of pictures that are complete by now."""
+        new, self._completed = sorted(numbers - self._completed), self._completed | numbers
         return b"".join(self._event("completed", n, self._call.pictures[n], {"usage": usage(self._call)}) for n in new)
 
     def _event(self, what: str, number: int, file: bytes | bytearray, more: dict[str, Any]) -> bytes:

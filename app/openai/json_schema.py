@@ -54,11 +54,11 @@ def _check_all(root: Any, *, enforced: bool = False) -> None:
             _check(part, reference, ids, references, enforced=enforced)
 
 
-def _check(schema: Any, path: str, seen: set[int], references: list[str], *, enforced: bool) -> None:
-    """`seen`: the identities of those that were checked. `references`: all that were found."""
-    if isinstance(schema, bool) or id(schema) in seen:
+def _check(schema: Any, path: str, visits: set[int], references: list[str], *, enforced: bool) -> None:
+    """`visits`: the identities of those that were checked. `references`: all that were found."""
+    if isinstance(schema, bool) or id(schema) in visits:
         return
-    seen.add(id(schema))
+    visits.add(id(schema))
     if not isinstance(schema, dict):
         raise _wrong(path, "a schema")
     for key in [key for key, value in schema.items() if value is None and key in _KEYWORDS]:
@@ -66,7 +66,7 @@ def _check(schema: Any, path: str, seen: set[int], references: list[str], *, enf
     for key, value in schema.items():
         here = f"{path}.{key}" if path else key
         for where, inner in _within(key, value, here):
-            _check(inner, where, seen, references, enforced=enforced)
+            _check(inner, where, visits, references, enforced=enforced)
         if key in _PLAIN and not _PLAIN[key][0](value):
             raise _wrong(here, _PLAIN[key][1])
         if key == "$ref":
@@ -103,8 +103,8 @@ def _unenforceable(schema: dict[str, Any]) -> str | None:
     return exact if exact and schema.keys() & {"minLength", "maxLength"} else None
 
 
-def _wrong(path: str, wanted: str) -> ValueError:
-    return ValueError(f"{path} is not {wanted}")
+def _wrong(path: str, name: str) -> ValueError:
+    return ValueError(f"{path} is not {name}")
 
 
 def _is_text(value: Any) -> bool:

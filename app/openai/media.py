@@ -162,9 +162,9 @@ async def _learned(
             places.setdefault(origin, []).append(medium)
             counts[sign.kind] += 1
 
-    async def learned(shown: Shown, sample: Sample) -> list[int]:
+    async def learned(version: Shown, sample: Sample) -> list[int]:
         try:
-            return await expansions.tokens(shown, model.pools)
+            return await expansions.tokens(version, model.pools)
         except RequestError as exc:
             raise unfit(sample.media, exc.message, sample.param) from exc
 

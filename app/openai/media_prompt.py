@@ -131,29 +131,29 @@ def expanded(model: Model, prompt: list[int], origins: Sequence[Origin], samples
 
 
 def _put_first(
-    prompt: Sequence[int], given: Sequence[MediaKind], families: Mapping[MediaKind, _Family], param: str
+    prompt: Sequence[int], kinds: Sequence[MediaKind], families: Mapping[MediaKind, _Family], param: str
 ) -> Iterator[Place]:
     """Places of the media that no template shows. Raises: RequestError."""
     for kind, family in families.items():
-        if not family.target and kind in given:
+        if not family.target and kind in kinds:
             if tuple(prompt[: len(family.first)]) != family.first:
                 problem = f"'{param}': the chat template does not begin as the engine needs it for a {family.name}."
                 raise RequestError(problem, param=param)
-            yield from [Place(len(family.first), kind)] * given.count(kind)
+            yield from [Place(len(family.first), kind)] * kinds.count(kind)
 
 
 def _check_shown(
-    shown: Sequence[MediaKind], given: Sequence[MediaKind], families: Mapping[MediaKind, _Family], param: str
+    places: Sequence[MediaKind], kinds: Sequence[MediaKind], families: Mapping[MediaKind, _Family], param: str
 ) -> None:
     """Raises: RequestError."""
     for kind, family in families.items():
-        if (count := shown.count(kind)) != given.count(kind):
+        if (count := places.count(kind)) != kinds.count(kind):
             raise RequestError(
-                f"'{param}': the chat template shows {count} {family.name}s where there are {given.count(kind)}, or a "
+                f"'{param}': the chat template shows {count} {family.name}s where there are {kinds.count(kind)}, or a "
                 f"text has the model's own sign of a {family.name}, '{family.marker}'.",
                 param=param,
             )
-    if shown != given:
+    if places != kinds:
         raise RequestError(f"'{param}': the chat template shows pictures and sounds in another order.", param=param)
 
 

@@ -28,19 +28,19 @@ class Place(NamedTuple):
 _IN_CONTENT = Place()
 
 
-def check_dialect(model: Model, asked: ToolsRequest) -> None:
+def check_dialect(model: Model, request: ToolsRequest) -> None:
     """Raises: RequestError when tool calls could not be told from text."""
     dialect = model.writing.dialect
-    if asked.offered and (dialect is None or not dialect.calls):
+    if request.offered and (dialect is None or not dialect.calls):
         raise RequestError(
             "'tools': it is not known how this model writes tool calls. Its pool can name a 'dialect'.",
             param="tools",
         )
 
 
-def read_dialect(model: Model, asked: ToolsRequest) -> Dialect | None:
+def read_dialect(model: Model, request: ToolsRequest) -> Dialect | None:
     """The dialect that an answer is parsed by; None where all its text is content."""
-    return model.writing.dialect if model.writing.reasons or asked.offered else None
+    return model.writing.dialect if model.writing.reasons or request.offered else None
 
 
 @dataclass(frozen=True)
@@ -58,48 +58,48 @@ class ParserMaker:
         return SpanParser(self.dialect, self.tools, begun=self.place.begun, over=self.place.over)
 
 
-def parser_maker(call: GenerationBase, asked: PromptRequest) -> ParserMaker | None:
+def parser_maker(call: GenerationBase, request: PromptRequest) -> ParserMaker | None:
     """None where all text is content."""
-    place = place_in_reasoning(call.model, call.prompts[0], asked)
-    return make_parser(call.model, asked, place)
+    place = place_in_reasoning(call.model, call.prompts[0], request)
+    return make_parser(call.model, request, place)
 
 
-def make_parser(model: Model, asked: ToolsRequest, place: Place) -> ParserMaker | None:
+def make_parser(model: Model, request: ToolsRequest, place: Place) -> ParserMaker | None:
     """None where all text is content."""
-    dialect = read_dialect(model, asked)
+    dialect = read_dialect(model, request)
     if dialect is None:
         return None
-    return ParserMaker(dialect, {tool.function.name: tool.parameters for tool in asked.offered}, place)
+    return ParserMaker(dialect, {tool.function.name: tool.parameters for tool in request.offered}, place)
 
 
-def content_rules(model: Model, prompt: Sequence[int], asked: PromptRequest) -> ContentRules:
+def content_rules(model: Model, prompt: Sequence[int], request: PromptRequest) -> ContentRules:
     """Rules by which a worker knows what of an answer's text is content."""
-    place, tools = place_in_reasoning(model, prompt, asked), tuple(tool.function.name for tool in asked.offered)
+    place, tools = place_in_reasoning(model, prompt, request), tuple(tool.function.name for tool in request.offered)
     return ContentRules(model.dialect, model.writing.markers, tools, place.begun, place.over)
 
 
-def situation(model: Model, prompt: list[int], asked: PromptRequest) -> Situation:
+def situation(model: Model, prompt: list[int], request: PromptRequest) -> Situation:
     """The way in which an answer to this prompt begins. One that continues a message continues its content."""
-    dialect, (in_reasoning, over) = read_dialect(model, asked), place_in_reasoning(model, prompt, asked)
-    if dialect is None or not dialect.thoughts or asked.continue_final_message:
+    dialect, (in_reasoning, over) = read_dialect(model, request), place_in_reasoning(model, prompt, request)
+    if dialect is None or not dialect.thoughts or request.continue_final_message:
         return Situation(dialect, in_reasoning)
     return Situation(dialect, in_reasoning, reasons=model.writing.reasons and not over)
 
 
-def place_in_reasoning(model: Model, prompt: Sequence[int], asked: PromptRequest) -> Place:
+def place_in_reasoning(model: Model, prompt: Sequence[int], request: PromptRequest) -> Place:
     """The place where an answer to this prompt begins.
 
     The prompt's end decides: the client may have told the template not to begin with reasoning.
     """
     writing = model.writing
     dialect = writing.dialect
-    if dialect is None or not dialect.thoughts or read_dialect(model, asked) is None:
+    if dialect is None or not dialect.thoughts or read_dialect(model, request) is None:
         return _IN_CONTENT
     tail = _tail(model, prompt)
     if dialect.begun(tail):
         return Place(begun=True)
     over = tail.endswith(dialect.thoughts[0].ends)
-    return Place(writing.begun and not over and not asked.continue_final_message, over)
+    return Place(writing.begun and not over and not request.continue_final_message, over)
 
 
 def _tail(model: Model, prompt: Sequence[int]) -> str:

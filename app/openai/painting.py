@@ -90,9 +90,9 @@ def painting_plan(
     return replace(plan, paintings=paintings)
 
 
-def _size(asked: str | None, rules: PaintRules) -> tuple[int, int]:
+def _size(size_name: str | None, rules: PaintRules) -> tuple[int, int]:
     """Raises: RequestError."""
-    size = rules.size if asked in (None, "auto") else str(asked)
+    size = rules.size if size_name in (None, "auto") else str(size_name)
     if rules.sizes is not None and size not in (*rules.sizes, rules.size):
         sizes = ", ".join(dict.fromkeys((rules.size, *rules.sizes)))
         raise RequestError(f"'size': this model paints {sizes}, not '{size}'.", param="size")

@@ -23,12 +23,12 @@ _SHOWN = 64  # characters of a name
 _HERE = "<<<go-on-here>>> "
 
 
-def _small(given: dict[str, Any]) -> dict[str, Any]:
+def _small(fields: dict[str, Any]) -> dict[str, Any]:
     try:
-        check_bounds(given)
+        check_bounds(fields)
     except ValueError as exc:
         raise PydanticCustomError("template_variables", "Input should have {said}", {"said": str(exc)}) from None
-    return given
+    return fields
 
 
 class PromptRequest(ToolsRequest):
@@ -86,22 +86,22 @@ class PromptRequest(ToolsRequest):
         return word
 
 
-def tokenizer_of(tokenizer: Tokenizer, asked: PromptRequest, *, trusted: bool) -> Tokenizer:
+def tokenizer_of(tokenizer: Tokenizer, request: PromptRequest, *, trusted: bool) -> Tokenizer:
     """The tokenizer, with the request's own chat template if it has one.
 
     Raises: RequestError, also if requests aren't `trusted`.
     """
-    if asked.chat_template is None:
+    if request.chat_template is None:
         return tokenizer
     if not trusted:
         raise RequestError("'chat_template' is not allowed on this server.", param="chat_template")
-    return tokenizer.with_template(asked.chat_template)
+    return tokenizer.with_template(request.chat_template)
 
 
 def chat_prompt(
     tokenizer: Tokenizer,
     messages: Sequence[Message],
-    asked: PromptRequest,
+    request: PromptRequest,
     markers: Mapping[MediaKind, Marker] | None = None,
     samples: Samples = NO_SAMPLES,
 ) -> str:
@@ -109,12 +109,12 @@ def chat_prompt(
 
     `markers`: the model's; none: it takes no media. Raises: RequestError when the template refuses.
     """
-    variables = asked.template_variables(tokenizer)
+    variables = request.template_variables(tokenizer)
     template_messages = fitted(tokenizer, messages)
     if markers:
         show_parts(template_messages, messages, tokenizer, markers, samples)
-    if not asked.continue_final_message:
-        variables["add_generation_prompt"] = asked.add_generation_prompt is not False
+    if not request.continue_final_message:
+        variables["add_generation_prompt"] = request.add_generation_prompt is not False
         return rendered(tokenizer, template_messages, variables)
     if isinstance(last := template_messages[-1]["content"], str):
         template_messages[-1]["content"] = last + _HERE

@@ -40,9 +40,9 @@ class MetadataChange(Body):
 class WrittenAnswer(GenerationBase):
     """A kept answer whose log is complete."""
 
-    def __init__(self, kept: KeptRequest, plan: GenerationPlan, events: Iterable[Event]) -> None:
+    def __init__(self, kept_request: KeptRequest, plan: GenerationPlan, events: Iterable[Event]) -> None:
         """Raises: RequestNotFound when the log has been deleted meanwhile."""
-        super().__init__(kept.id, kept.created, plan)
+        super().__init__(kept_request.id, kept_request.created, plan)
         self._deltas: list[tuple[int, Delta]] = []
         end: Event | None = None
         for end in events:

@@ -31,17 +31,17 @@ class Format:
     where: str  # the field of the request, such as `response_format.json_schema.schema`
 
 
-def content_grammar(asked: Format) -> Grammar:
+def content_grammar(format_: Format) -> Grammar:
     """The content's grammar, not compiled: a `GrammarCheck` does that. Raises: RequestError that names the field."""
     try:
-        if asked.kind == "json":
-            check_schema(asked.value)
+        if format_.kind == "json":
+            check_schema(format_.value)
         else:
-            check_bounds(asked.value)
+            check_bounds(format_.value)
     except ValueError as exc:
-        raise refused(asked.where, exc) from None
-    plain = asked.kind in ("regex", "grammar")
-    return Grammar(asked.kind, asked.value if plain else json.dumps(asked.value, ensure_ascii=False))
+        raise refused(format_.where, exc) from None
+    plain = format_.kind in ("regex", "grammar")
+    return Grammar(format_.kind, format_.value if plain else json.dumps(format_.value, ensure_ascii=False))
 
 
 def with_grammar(grammar: Grammar | None, sampling: Sampling) -> Sampling:

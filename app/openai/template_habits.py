@@ -31,17 +31,17 @@ _ID = "trial0000"  # as Mistral's templates want them: nine characters
 _RESULT = {"role": "tool", "content": "1", "tool_call_id": _ID, "name": "trial"}
 
 
-def rendered(tokenizer: Tokenizer, shown: Sequence[Shown], variables: dict[str, Any]) -> str:
+def rendered(tokenizer: Tokenizer, chat: Sequence[Shown], variables: dict[str, Any]) -> str:
     """The prompt. What a template refuses for the form of earlier calls has another form, if it takes that.
 
     Raises: RequestError.
     """
     try:
-        return tokenizer.render_chat([*shown], **variables)
+        return tokenizer.render_chat([*chat], **variables)
     except RequestError as exc:
         refusal = exc
-    if any(message.get("tool_calls") for message in shown):
-        for messages in _other_forms(shown, refusal):
+    if any(message.get("tool_calls") for message in chat):
+        for messages in _other_forms(chat, refusal):
             try:
                 return tokenizer.render_chat(messages, **variables)
             except RequestError:
@@ -49,26 +49,24 @@ def rendered(tokenizer: Tokenizer, shown: Sequence[Shown], variables: dict[str, 
     raise refusal
 
 
-def _other_forms(shown: Sequence[Shown], refused: RequestError) -> Iterator[list[Shown]]:
+def _other_forms(chat: Sequence[Shown], error: RequestError) -> Iterator[list[Shown]]:
     """Other forms of the messages. Those with less changed come first."""
-    if isinstance(refused.__cause__, TypeError):  # DeepSeek's own templates add arguments to a text
-        yield _with_arguments(
-            shown, lambda given: given if isinstance(given, str) else json_bytes.dumps(given).decode()
-        )
-    changes = [change for change, applies in _CHANGES if any(map(applies, shown))]
+    if isinstance(error.__cause__, TypeError):  # DeepSeek's own templates add arguments to a text
+        yield _with_arguments(chat, lambda value: value if isinstance(value, str) else json_bytes.dumps(value).decode())
+    changes = [change for change, applies in _CHANGES if any(map(applies, chat))]
     for several in range(1, len(changes) + 1):
         for subset in combinations(changes, several):
-            yield reduce(lambda messages, change: change(messages), subset, [*shown])
+            yield reduce(lambda messages, change: change(messages), subset, [*chat])
 
 
-def _without_broken_arguments(shown: Sequence[Shown]) -> list[Shown]:
+def _without_broken_arguments(chat: Sequence[Shown]) -> list[Shown]:
     """A model wrote them, and no later turn would be possible."""
-    return _with_arguments(shown, lambda given: {} if isinstance(given, str) else given)
+    return _with_arguments(chat, lambda value: {} if isinstance(value, str) else value)
 
 
-def _without_thoughts(shown: Sequence[Shown]) -> list[Shown]:
+def _without_thoughts(chat: Sequence[Shown]) -> list[Shown]:
     """gpt-oss: not beside content."""
-    return [{name: value for name, value in message.items() if name not in THOUGHTS} for message in shown]
+    return [{name: value for name, value in message.items() if name not in THOUGHTS} for message in chat]
 
 
 def _calls(message: Shown) -> Sequence[Any]:
@@ -99,17 +97,17 @@ _CHANGES: Sequence[tuple[Callable[[Sequence[Shown]], list[Shown]], Callable[[Sho
         lambda message: any(isinstance(c["function"]["arguments"], str) for c in _calls(message)),
     ),
     (
-        lambda shown: [_with_short_ids(message) for message in shown],
+        lambda chat: [_with_short_ids(message) for message in chat],
         lambda message: any(_SHORT_ID.fullmatch(c["id"]) is None for c in _calls(message)),
     ),
     (_without_thoughts, lambda message: any(name in message for name in THOUGHTS)),
 )
 
 
-def _short(given: str) -> str:
-    if _SHORT_ID.fullmatch(given):
-        return given
-    return blake2b(given.encode("utf-8", "replace"), digest_size=8).hexdigest()[:9]
+def _short(text: str) -> str:
+    if _SHORT_ID.fullmatch(text):
+        return text
+    return blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()[:9]
 
 
 @lru_cache

@@ -26,7 +26,7 @@ class _Takes(NamedTuple):
 
 
 def show_parts(
-    shown: list[dict[str, Any]],
+    chat: list[dict[str, Any]],
     messages: Sequence[Message],
     tokenizer: Tokenizer,
     markers: Mapping[MediaKind, Marker],
@@ -37,7 +37,7 @@ def show_parts(
     `markers`: of the kinds that it takes. `samples`: of a video, they say whether it is shown as one or as its frames.
     """
     takes = _takes(tokenizer, tuple(markers.items()))
-    for entry, message in zip(shown, messages, strict=True):
+    for entry, message in zip(chat, messages, strict=True):
         if message.media:
             entry["content"] = _parts(message, samples) if takes.parts else _text(message, markers, samples)
         elif not takes.texts and takes.parts and isinstance(entry["content"], str):

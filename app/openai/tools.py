@@ -21,12 +21,12 @@ _ANY = {"type": "object"}
 _NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 
 
-def given_schema(given: dict[str, Any]) -> dict[str, Any]:
+def given_schema(fields: dict[str, Any]) -> dict[str, Any]:
     try:
-        check_parameters(given)
+        check_parameters(fields)
     except ValueError as exc:
         raise PydanticCustomError("json_schema", "Not a JSON schema: {said}", {"said": str(exc)[:_SHOWN]}) from None
-    return given
+    return fields
 
 
 FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
@@ -76,10 +76,10 @@ class AllowedTools(Body):
     allowed_tools: Allowed
 
 
-def _kind(given: Any) -> str | None:
-    if isinstance(given, str):
+def _kind(value: Any) -> str | None:
+    if isinstance(value, str):
         return "a word"
-    kind = given.get("type") if isinstance(given, dict) else getattr(given, "type", None)
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
     return {"function": "one", "allowed_tools": "some"}.get(kind) if isinstance(kind, str) else None
 
 

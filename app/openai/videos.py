@@ -68,17 +68,17 @@ def video_plan(asking: Asking, body: VideoRequest) -> GenerationPlan:
 
 
 def as_object(
-    kept: KeptRequest, body: VideoRequest, plan: GenerationPlan, events: Iterable[Event], keep_s: int
+    kept_request: KeptRequest, body: VideoRequest, plan: GenerationPlan, events: Iterable[Event], keep_s: int
 ) -> dict[str, Any]:
     """A job, in OpenAI's shape. `events`: its log so far. `keep_s`: how long its file is kept."""
     (painting,) = plan.paintings
     fields: dict[str, Any] = {
-        "id": kept.id,
+        "id": kept_request.id,
         "object": "video",
         "model": body.asked,
         "status": "queued",
         "progress": 0,
-        "created_at": int(kept.created),
+        "created_at": int(kept_request.created),
         "completed_at": None,
         "expires_at": None,
         "error": None,

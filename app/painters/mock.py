@@ -56,7 +56,7 @@ class MockPainter:
             self._painting -= 1
             self._seats.release()
 
-    async def _paint(self, painting: Painting, begun: str) -> AsyncGenerator[PaintStep | Painted, None]:
+    async def _paint(self, painting: Painting, start: str) -> AsyncGenerator[PaintStep | Painted, None]:
         args, steps_with_preview = self._args, preview_steps(painting)
         if args.dies_on is not None and args.dies_on in painting.prompt:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -66,8 +66,8 @@ class MockPainter:
             await asyncio.sleep(args.step_ms / 1e3 / args.speedup)
             self._check()
             self._steps += 1
-            yield PaintStep(step, painting.steps, picture(painting, step, begun) if step in steps_with_preview else b"")
-        yield Painted(picture(painting, painting.steps, begun))
+            yield PaintStep(step, painting.steps, picture(painting, step, start) if step in steps_with_preview else b"")
+        yield Painted(picture(painting, painting.steps, start))
 
     def stats(self) -> EngineStats:
         return EngineStats(self._painting, self._waiting, paint_steps=self._steps)
@@ -89,9 +89,9 @@ def begun_from(request: PaintRequest) -> str:
     return " ".join([*(one.media.sha256 for one in request.sources), *mask])
 
 
-def picture(painting: Painting, step: int, begun: str = "") -> bytes:
-    """A file of one colour; a video is none that could be played. `begun`: as `begun_from` says."""
-    text = f"{painting.prompt}\n{painting.negative}\n{painting.guidance}\n{painting.seed}\n{step}\n{begun}"
+def picture(painting: Painting, step: int, start: str = "") -> bytes:
+    """A file of one colour; a video is none that could be played. `start`: as `begun_from` says."""
+    text = f"{painting.prompt}\n{painting.negative}\n{painting.guidance}\n{painting.seed}\n{step}\n{start}"
     digest = hashlib.sha256(text.encode()).digest()
     if painting.format == "mp4":
         return digest * painting.frames

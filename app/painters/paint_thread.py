@@ -20,9 +20,9 @@ class Ticket:
         self.made: asyncio.Queue[PaintStep | XylemError | Any] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
 
-    def put(self, made: Any) -> None:
+    def put(self, result: Any) -> None:
         """Passes on what comes from the thread: a step, an error, or at last what the model has made."""
-        self._loop.call_soon_threadsafe(self.made.put_nowait, made)
+        self._loop.call_soon_threadsafe(self.made.put_nowait, result)
 
 
 _Entry = tuple[int, int, Ticket]  # priority, number: the least is next

@@ -31,13 +31,13 @@ class Demand(Struct, frozen=True):
     answers: Points
 
 
-def points(counted: Histogram) -> Points:
+def points(histogram: Histogram) -> Points:
     """A histogram as at most `_POINTS` values of equal share, with its exact mean."""
     buckets: list[tuple[float, float]] = []
-    count = sum(counted.counts)
+    count = sum(histogram.counts)
     if not count:
         return []
-    for index, n in enumerate(counted.counts):
+    for index, n in enumerate(histogram.counts):
         if n:
             above = EDGES[min(index, len(EDGES) - 1)]
             below = EDGES[index - 1] if 0 < index <= len(EDGES) else 0
@@ -49,7 +49,7 @@ def points(counted: Histogram) -> Points:
             merged_points[-1] = ((before * weight + value * share) / (weight + share), weight + share)
         else:
             merged_points.append((value, share))
-    scale = counted.total / count / mean(merged_points)
+    scale = histogram.total / count / mean(merged_points)
     return [(value * scale, share) for value, share in merged_points]
 
 

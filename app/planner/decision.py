@@ -157,21 +157,21 @@ def _measured(pool: SeenPool) -> bool:
 
 def _limited(
     pool: SeenPool,
-    wanted: int,
+    target: int,
     reason: Reason,
     least: int,
     most: int,
     rate: float,
-    served: Callable[[int], float],
+    serves: Callable[[int], float],
     nearly: Callable[[int], float] | None,
     aside: int = 0,
 ) -> _Wish:
-    online = wanted - aside
-    if wanted < least:
-        wanted, reason = least, "least"
-    if wanted > most:
-        wanted, reason = most, "most"
-    return _Wish(Asked(min(least, wanted), wanted, pool.gpus, rate, served, nearly, max(0, wanted - online)), reason)
+    online = target - aside
+    if target < least:
+        target, reason = least, "least"
+    if target > most:
+        target, reason = most, "most"
+    return _Wish(Asked(min(least, target), target, pool.gpus, rate, serves, nearly, max(0, target - online)), reason)
 
 
 def smallest(suffices: Callable[[int], bool], most: int) -> int:
@@ -213,8 +213,8 @@ def _parts(pools: Sequence[SeenPool]) -> dict[PoolId, float]:
     return parts
 
 
-def drained(workers: Sequence[SeenWorker], wanted: int) -> list[WorkerId]:
+def drained(workers: Sequence[SeenWorker], target: int) -> list[WorkerId]:
     """Workers that end if so many stay: ones that start, then those whose caches save least, then the idlest."""
     staying = [worker for worker in workers if not worker.draining]
     staying.sort(key=lambda w: (w.ready, w.reused_tokens_per_s, w.requests, w.id))
-    return [worker.id for worker in staying[: max(0, len(staying) - wanted)]]
+    return [worker.id for worker in staying[: max(0, len(staying) - target)]]

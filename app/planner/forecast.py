@@ -77,10 +77,10 @@ class _Forecaster:
         self._once += part * (rate - self._once)
         self._twice += part * (self._once - self._twice)
 
-    def _score(self, expected: float, arrivals: int, kept: float) -> None:
-        self.likelihood = self.likelihood * kept + arrivals * math.log(expected) - expected
-        self._weight = self._weight * kept + expected**2
-        self._squares = self._squares * kept + (arrivals - expected) ** 2 - expected
+    def _score(self, expectation: float, arrivals: int, weight: float) -> None:
+        self.likelihood = self.likelihood * weight + arrivals * math.log(expectation) - expectation
+        self._weight = self._weight * weight + expectation**2
+        self._squares = self._squares * weight + (arrivals - expectation) ** 2 - expectation
 
 
 def forecast(traffic: Sequence[Traffic], horizon_s: float, later_s: float) -> tuple[Forecast, Forecast]:

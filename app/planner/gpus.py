@@ -18,28 +18,28 @@ class Asked(Struct, frozen=True):
     aside: int = 0  # of the wanted workers: kept for aside requests only
 
 
-def shared(asked: Sequence[Asked], gpus: int) -> list[int]:
+def shared(wishes: Sequence[Asked], gpus: int) -> list[int]:
     """Workers of each, with at most so many GPUs in sum. First each gets its `least`, in order, as far as they go.
 
     A pool whose workers have none gets all that it wants.
     """
     worker_counts = []
-    for one in asked:
+    for one in wishes:
         worker_counts.append(min(one.wanted, one.least, gpus // one.gpus) if one.gpus else one.wanted)
         gpus -= worker_counts[-1] * one.gpus
-    gpus = _handed_out(asked, worker_counts, gpus, _served, [one.wanted - one.aside for one in asked])
+    gpus = _handed_out(wishes, worker_counts, gpus, _served, [one.wanted - one.aside for one in wishes])
     # What none serves in time goes where it comes near to that, or to aside requests.
-    _handed_out(asked, worker_counts, gpus, _value, [one.wanted for one in asked])
+    _handed_out(wishes, worker_counts, gpus, _value, [one.wanted for one in wishes])
     return worker_counts
 
 
 def _handed_out(
-    asked: Sequence[Asked], given: list[int], gpus: int, value: Callable[[Asked, int], float], most: Sequence[int]
+    wishes: Sequence[Asked], counts: list[int], gpus: int, value: Callable[[Asked, int], float], most: Sequence[int]
 ) -> int:
-    """Adds workers to `given`, up to `most`, as long as they are worth something. Returns the GPUs that are left."""
+    """Adds workers to `counts`, up to `most`, as long as they are worth something. Returns the GPUs that are left."""
     while True:
         best, index, workers = 0.0, -1, 0
-        for i, (one, has) in enumerate(zip(asked, given, strict=True)):
+        for i, (one, has) in enumerate(zip(wishes, counts, strict=True)):
             if not one.gpus:
                 continue
             for more in range(1, min(most[i] - has, gpus // one.gpus) + 1):
@@ -48,8 +48,8 @@ def _handed_out(
                     best, index, workers = gain / (more * one.gpus), i, more
         if index < 0:
             return gpus
-        given[index] += workers
-        gpus -= workers * asked[index].gpus
+        counts[index] += workers
+        gpus -= workers * wishes[index].gpus
 
 
 def _served(one: Asked, workers: int) -> float:

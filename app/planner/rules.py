@@ -7,14 +7,14 @@ from app.planner.observed import Limits, Objective
 from app.pools.schema import PoolsFile, Scale
 
 
-def objectives_of(declared: PoolsFile) -> dict[str, Objective]:
+def objectives_of(pools_file: PoolsFile) -> dict[str, Objective]:
     """The objectives by model."""
-    return {model: Objective(o.ttft_s, o.itl_s, o.share) for model, o in declared.planner.objectives.items()}
+    return {model: Objective(o.ttft_s, o.itl_s, o.share) for model, o in pools_file.planner.objectives.items()}
 
 
-def scales_of(declared: PoolsFile) -> dict[PoolId, Scale]:
+def scales_of(pools_file: PoolsFile) -> dict[PoolId, Scale]:
     """The scales of the pools that are planned."""
-    return {name: pool.scale for name, pool in declared.pools.items() if pool.scale is not None}
+    return {name: pool.scale for name, pool in pools_file.pools.items() if pool.scale is not None}
 
 
 def limits_of(scales: Mapping[PoolId, Scale], gpus: int | None) -> Limits:

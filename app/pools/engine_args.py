@@ -60,10 +60,10 @@ def _read(file: Path | None) -> dict[str, Any]:
     return doc or {}
 
 
-def read_overrides(given: Sequence[str]) -> dict[str, Any]:
+def read_overrides(texts: Sequence[str]) -> dict[str, Any]:
     """Parses `a.b=value`: dots lead into mappings, and the value is YAML. Raises: SettingsError."""
     overrides: dict[str, Any] = {}
-    for setting in given:
+    for setting in texts:
         path, equals, value = setting.partition("=")
         keys = path.split(".")
         if not equals or not all(keys):

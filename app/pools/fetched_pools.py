@@ -16,10 +16,10 @@ _EVERY_S = 10.0
 _in_use: list[ModelStore] = []  # until the process ends
 
 
-def fetched_pools(declared: PoolsFile, settings: Settings, part: Part) -> PoolsFile:
+def fetched_pools(pools_file: PoolsFile, settings: Settings, part: Part) -> PoolsFile:
     """Blocks. Raises: ModelNotFetched."""
-    pools = {name: fetched_pool(pool, settings, part) for name, pool in declared.pools.items()}
-    return declared.model_copy(update={"pools": pools})
+    pools = {name: fetched_pool(pool, settings, part) for name, pool in pools_file.pools.items()}
+    return pools_file.model_copy(update={"pools": pools})
 
 
 def fetched_pool(pool: Pool, settings: Settings, part: Part) -> Pool:
@@ -39,10 +39,10 @@ def logged(source: RemoteModel, clock: Callable[[], float] = time.monotonic) -> 
     """Writes a log line every ten seconds."""
     last = clock()
 
-    def progress(done: int, size: int) -> None:
+    def progress(count: int, size: int) -> None:
         nonlocal last
         if clock() - last >= _EVERY_S:
             last = clock()
-            log.info("fetching_model", source=str(source), bytes=done, of=size)
+            log.info("fetching_model", source=str(source), bytes=count, of=size)
 
     return progress

@@ -48,19 +48,19 @@ def load_pools(path: Path) -> PoolsFile:
     return pools_file
 
 
-def _with_embeddings(parsed: PoolsFile) -> PoolsFile:
+def _with_embeddings(pools_file: PoolsFile) -> PoolsFile:
     """`embeddings` of each pool, where it isn't given."""
-    encoder_models = {pool.model for pool in parsed.pools.values() if pool.role == "encode"}
+    encoder_models = {pool.model for pool in pools_file.pools.values() if pool.role == "encode"}
     pools = {
         name: pool.model_copy(update={"embeddings": pool.role != "encode" and pool.model in encoder_models})
         if pool.embeddings is None
         else pool
-        for name, pool in parsed.pools.items()
+        for name, pool in pools_file.pools.items()
     }
-    return parsed.model_copy(update={"pools": pools})
+    return pools_file.model_copy(update={"pools": pools})
 
 
-def _check_pool(parsed: PoolsFile, where: str, pool: Pool) -> None:
+def _check_pool(pools_file: PoolsFile, where: str, pool: Pool) -> None:
     if not is_engine(pool.engine, paints=pool.task == "image"):
         names = ", ".join(engine_names(paints=pool.task == "image"))
         raise SettingsError(f"{where}.engine={pool.engine}: for task {pool.task} there are {names}")
@@ -68,7 +68,7 @@ def _check_pool(parsed: PoolsFile, where: str, pool: Pool) -> None:
         raise SettingsError(f"{where}.path: engine {pool.engine} needs a model directory")
     if pool.task != "generate" and pool.role != "both":
         raise SettingsError(f"{where}.role={pool.role}: pools of task {pool.task} have no stages")
-    of_model = [p for p in parsed.pools.values() if p.model == pool.model]
+    of_model = [p for p in pools_file.pools.values() if p.model == pool.model]
     prefilling = {p.engine for p in of_model if p.role == "prefill"}
     if pool.role == "decode" and prefilling and pool.engine not in prefilling:
         raise SettingsError(f"{where}.engine={pool.engine}: takes no KV from {', '.join(prefilling)}")
@@ -113,23 +113,27 @@ def _check_nodes(where: str, pool: Pool) -> None:
         )
 
 
-def _check_aliases(parsed: PoolsFile, path: Path) -> None:
-    tasks = {pool.model: pool.task for pool in parsed.pools.values()}
-    for name, alias in parsed.aliases.items():
+def _check_aliases(pools_file: PoolsFile, path: Path) -> None:
+    tasks = {pool.model: pool.task for pool in pools_file.pools.values()}
+    for name, alias in pools_file.aliases.items():
         if problem := alias_problem(name, alias, tasks):
             raise SettingsError(f"{path}: aliases.{name}: {problem}")
 
 
-def _check_pipelines(parsed: PoolsFile, path: Path) -> None:
-    by_model = {pool.model: pool for pool in parsed.pools.values() if pool.role != "encode"}
-    for name, pipeline in parsed.pipelines.items():
+def _check_pipelines(pools_file: PoolsFile, path: Path) -> None:
+    by_model = {pool.model: pool for pool in pools_file.pools.values() if pool.role != "encode"}
+    for name, pipeline in pools_file.pipelines.items():
         where = f"{path}: pipelines.{name}"
-        if name in by_model or name in parsed.aliases:
+        if name in by_model or name in pools_file.aliases:
             raise SettingsError(f"{where}: there is {'a model' if name in by_model else 'an alias'} of that name")
         for number, stage in enumerate(pipeline.stages):
             here = f"{where}.stages.{number}"
             if stage.model not in by_model:
-                kinds = ((parsed.pipelines, "a pipeline"), (parsed.aliases, "an alias"), ([stage.model], "no model"))
+                kinds = (
+                    (pools_file.pipelines, "a pipeline"),
+                    (pools_file.aliases, "an alias"),
+                    ([stage.model], "no model"),
+                )
                 what = next(what for names, what in kinds if stage.model in names)
                 raise SettingsError(f"{here}.model={stage.model}: is {what} (models: {', '.join(sorted(by_model))})")
         for number, stage in enumerate(pipeline.stages):
@@ -138,16 +142,16 @@ def _check_pipelines(parsed: PoolsFile, path: Path) -> None:
             )
 
 
-def _check_planner(parsed: PoolsFile, path: Path) -> None:
-    planned_models = {pool.model for pool in parsed.pools.values() if pool.scale is not None}
-    for model in parsed.planner.objectives:
+def _check_planner(pools_file: PoolsFile, path: Path) -> None:
+    planned_models = {pool.model for pool in pools_file.pools.values() if pool.scale is not None}
+    for model in pools_file.planner.objectives:
         if model not in planned_models:
             raise SettingsError(f"{path}: planner.objectives.{model}: no pool of that model has the key scale")
-    for name, pool in parsed.pools.items():
+    for name, pool in pools_file.pools.items():
         where = f"{path}: pools.{name}.scale"
         if pool.scale is not None and (pool.task != "generate" or pool.role == "encode"):
             raise SettingsError(f"{where}: only pools that generate are planned")
-        if pool.scale is not None and pool.model not in parsed.planner.objectives:
+        if pool.scale is not None and pool.model not in pools_file.planner.objectives:
             raise SettingsError(f"{where}: planner.objectives has no {pool.model}")
         if pool.scale is not None and pool.scale.hosts and pool.nodes > 1:
             raise SettingsError(f"{where}.hosts: an engine of nodes={pool.nodes} is not started over SSH")
@@ -178,24 +182,24 @@ def _check_stage(where: str, number: int, pools: list[Pool], stage: Stage) -> No
         raise SettingsError(f"{where}.model={stage.model}: the endpoints of its pool are without {endpoint}")
 
 
-def _check_table(parsed: PoolsFile, where: str, model: str, table: Table | None, *, prefill: bool) -> None:
+def _check_table(pools_file: PoolsFile, where: str, model: str, table: Table | None, *, prefill: bool) -> None:
     for name in (name for row in table.pools for name in row) if table else ():
-        pool = parsed.pools.get(PoolId(name))
+        pool = pools_file.pools.get(PoolId(name))
         if pool is None or pool.model != model:
             raise SettingsError(f"{where}.pools={name!r}: no pool of {model}")
         if pool.role == "encode" or (pool.role == "prefill") != prefill:
             raise SettingsError(f"{where}.pools={name!r}: its role is {pool.role}")
 
 
-def _check_routing(parsed: PoolsFile, path: Path) -> None:
+def _check_routing(pools_file: PoolsFile, path: Path) -> None:
     """Pools that share their requests need the same routing."""
     first: dict[tuple[str, str], tuple[PoolId, Pool]] = {}
-    for name, pool in parsed.pools.items():
+    for name, pool in pools_file.pools.items():
         if pool.role == "encode":
             continue
         kind: Literal["prefill", "decode"] = "prefill" if pool.role == "prefill" else "decode"
         other_name, other = first.setdefault((pool.model, kind), (name, pool))
-        select = parsed.select.get(pool.model)
+        select = pools_file.select.get(pool.model)
         if pool.routing != other.routing and not (select and getattr(select, kind)):
             raise SettingsError(
                 f"{path}: pools.{name}.routing: differs from {other_name}'s, which serves the same model: "

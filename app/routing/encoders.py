@@ -23,27 +23,27 @@ class Encoder(Struct, frozen=True):
 def choose_encoders(
     media: Sequence[Media],
     places: Sequence[Candidate],
-    encoded: Encoded,
+    encodings: Encoded,
     model: str,
     weights: str,
     now: float,
-    cached: int = 0,
+    cached_tokens: int = 0,
 ) -> list[Encoder]:
     """Each picture, the largest first, goes to the worker that has done it soonest: several are spread.
 
-    One that a live worker has encoded costs nothing, and goes to nobody; nor does one among the `cached` leading tokens
+    One that a live worker has encoded costs nothing, and goes to nobody; nor does one among the first `cached_tokens`
     of the prompt, whose KV is there. Empty also where no worker has room: then the pictures are encoded where the
     prompt is computed.
     """
     alive = {c.lease.worker.id for c in places}
     encoded_names = {
         name
-        for (of, name), handle in encoded.items()
+        for (of, name), handle in encodings.items()
         if of == model and handle.weights == weights and handle.worker in alive
     }
     pictures: dict[str, list[int]] = {}
     for number, one in enumerate(media):
-        if one.kind == "image" and one.sha256 not in encoded_names and one.offset + one.length > cached:
+        if one.kind == "image" and one.sha256 not in encoded_names and one.offset + one.length > cached_tokens:
             pictures.setdefault(one.sha256, []).append(number)
     able = [c for c in places if _can_encode(c, weights)]
     if not (able and pictures):

@@ -58,9 +58,9 @@ class FairLine(Generic[T]):
         self._forget_empty()
         return last_item
 
-    def drop(self, gone: Callable[[T], bool]) -> list[T]:
-        """Removes and returns the items that are `gone`."""
-        items = [item for line in self._lines.values() for item in line.drop(gone)]
+    def drop(self, is_gone: Callable[[T], bool]) -> list[T]:
+        """Removes and returns the items that are `is_gone`."""
+        items = [item for line in self._lines.values() for item in line.drop(is_gone)]
         self._forget_empty()
         return items
 
@@ -69,16 +69,16 @@ class FairLine(Generic[T]):
         most: int,
         tag: Callable[[Flow], float] = lambda _flow: 0.0,
         step: Callable[[Flow], tuple[float, float]] = lambda _flow: (1.0, 1.0),
-        owed: Sequence[float] = (0.0,) * CLASSES,
+        debts: Sequence[float] = (0.0,) * CLASSES,
         without: Callable[[Flow], bool] = lambda _flow: False,
     ) -> list[T]:
         """Removes and returns the next `most` items; and of each flow that has none of these the first one.
 
-        For a tenant may find no room where another one does. `tag`, `step` and `owed`: as `turns` has them.
+        For a tenant may find no room where another one does. `tag`, `step` and `debts`: as `turns` has them.
         `without`: the flows that have to wait for those of other replicas.
         """
         waiting = {flow: len(line) for flow, line in self._lines.items() if not without(flow)}
-        order = turns(waiting, {f: tag(f) for f in waiting}, {f: step(f) for f in waiting}, most, owed)
+        order = turns(waiting, {f: tag(f) for f in waiting}, {f: step(f) for f in waiting}, most, debts)
         if len({flow.tenant for flow in waiting}) > 1:
             flows = {*order}
             order += [flow for flow in waiting if flow not in flows][:most]

@@ -31,12 +31,12 @@ def lower(flow: Flow, waiting: Mapping[Flow, object]) -> list[Flow]:
     return [f for f in waiting if f.priority_class > flow.priority_class and f.tenant not in best]
 
 
-def owed_after(owed: Sequence[float], flow: Flow, cost: float, waiting: Mapping[Flow, object]) -> list[float]:
+def owed_after(debts: Sequence[float], flow: Flow, cost: float, waiting: Mapping[Flow, object]) -> list[float]:
     """Seconds that are owed to the classes below each, after `flow` was served with this cost.
 
     `waiting`: the flows that waited then, with this one.
     """
-    after = [*owed]
+    after = [*debts]
     for c in range(CLASSES):
         flows = [f for f in waiting if f.priority_class == c]
         below = lower(flows[0], waiting) if flows else []
@@ -50,14 +50,14 @@ def owed_after(owed: Sequence[float], flow: Flow, cost: float, waiting: Mapping[
 
 
 def next_flow(
-    waiting: Mapping[Flow, object], tag: Callable[[Flow], float], owed: Sequence[float] = (0.0,) * CLASSES
+    waiting: Mapping[Flow, object], tag: Callable[[Flow], float], debts: Sequence[float] = (0.0,) * CLASSES
 ) -> Flow:
     """The flow whose turn it is. `waiting`: flows that wait, one at least."""
     best = min(flow.priority_class for flow in waiting)
     first = [flow for flow in waiting if flow.priority_class == best]
     below = lower(first[0], waiting)
-    if below and owed[best] > 0:
-        return next_flow(dict.fromkeys(below), tag, owed)
+    if below and debts[best] > 0:
+        return next_flow(dict.fromkeys(below), tag, debts)
     return min(first, key=tag)
 
 
@@ -66,7 +66,7 @@ def turns(
     tags: Mapping[Flow, float],
     steps: Mapping[Flow, tuple[float, float]],
     most: int,
-    owed: Sequence[float] = (0.0,) * CLASSES,
+    debts: Sequence[float] = (0.0,) * CLASSES,
 ) -> list[Flow]:
     """The next `most` turns, if each is taken. `waiting`: requests of each flow.
 
@@ -76,10 +76,10 @@ def turns(
     if len({flow.priority_class for flow in counts}) == 1:
         return _turns_of_class(counts, now, steps, most)
     while counts and len(order) < most:
-        flow = next_flow(counts, now.__getitem__, owed)
+        flow = next_flow(counts, now.__getitem__, debts)
         order.append(flow)
         cost, step = steps[flow]
-        owed = owed_after(owed, flow, cost, counts)
+        debts = owed_after(debts, flow, cost, counts)
         now[flow] += step
         counts[flow] -= 1
         if not counts[flow]:
@@ -88,10 +88,10 @@ def turns(
 
 
 def _turns_of_class(
-    left: Mapping[Flow, int], tags: Mapping[Flow, float], steps: Mapping[Flow, tuple[float, float]], most: int
+    rest: Mapping[Flow, int], tags: Mapping[Flow, float], steps: Mapping[Flow, tuple[float, float]], most: int
 ) -> list[Flow]:
     """The `turns` of flows of one class, however many there are: nothing is owed to another one."""
-    heap, counts, order = [(tags[flow], number, flow) for number, flow in enumerate(left)], dict(left), list[Flow]()
+    heap, counts, order = [(tags[flow], number, flow) for number, flow in enumerate(rest)], dict(rest), list[Flow]()
     heapify(heap)
     while heap and len(order) < most:
         tag, number, flow = heap[0]

@@ -25,7 +25,7 @@ def place_with_peer(
         return None
     fleet, bare = Fleet.of([o.candidate for o in options]), replace(ask, max_tokens=0)
     costs = [(o, lend_cost(bare, o, fleet)) for o in lenders]
-    lender, lends = min(costs, key=lambda scored: scored[1].total)
+    lender, lends = min(costs, key=lambda option: option[1].total)
     takers = [o for o in options if can_lend(o.candidate) and _gains(lender, o)]
     try:
         to = place(ask, takers, rules, rng, part="decode")

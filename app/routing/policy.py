@@ -124,19 +124,19 @@ def _beyond_seats(c: Candidate, room: Room) -> int:
     return queue_length - min(room.kept, seats // _KEPT)
 
 
-def pick(scored: Sequence[tuple[Option, Cost]], rules: Routing, session: str | None, rng: Random) -> Option:
+def pick(scores: Sequence[tuple[Option, Cost]], rules: Routing, session: str | None, rng: Random) -> Option:
     """The cheapest option, at random among equals; a session's own place, if that costs little more."""
-    costs = [cost.total for _, cost in scored]
+    costs = [cost.total for _, cost in scores]
     low, high = min(costs), max(costs)
     if session is not None:
-        home, cost = max(scored, key=lambda s: affinity(session, s[0].candidate))
+        home, cost = max(scores, key=lambda s: affinity(session, s[0].candidate))
         if cost.total <= low + rules.affinity_s:
             return home
     spread = (high - low) * rules.temperature
     if spread > 0:
         weights = [math.exp((low - cost) / spread) for cost in costs]
-        return rng.choices([o for o, _ in scored], weights)[0]
-    return rng.choice([o for o, cost in scored if cost.total == low])
+        return rng.choices([o for o, _ in scores], weights)[0]
+    return rng.choice([o for o, cost in scores if cost.total == low])
 
 
 def affinity(session: str, c: Candidate) -> int:

@@ -18,13 +18,13 @@ def sleeps(awake_others: int, keep_awake: int) -> bool:
     return awake_others >= keep_awake
 
 
-def to_sleep(leases: Sequence[Lease], chosen: Sequence[WorkerId], keep_awake: int) -> list[WorkerId]:
-    """The workers of `chosen` that have to go to sleep: paused ones, then those with the fewest requests first.
+def to_sleep(leases: Sequence[Lease], choice: Sequence[WorkerId], keep_awake: int) -> list[WorkerId]:
+    """The workers of `choice` that have to go to sleep: paused ones, then those with the fewest requests first.
 
     `leases`: of the whole pool. So many are left out that `keep_awake` stay awake.
     """
-    paused_ids = [le.worker.id for le in leases if le.state.paused and not le.state.asleep and le.worker.id in chosen]
-    candidates = [lease for lease in awake(leases) if lease.worker.id in chosen]
+    paused_ids = [le.worker.id for le in leases if le.state.paused and not le.state.asleep and le.worker.id in choice]
+    candidates = [lease for lease in awake(leases) if lease.worker.id in choice]
     candidates.sort(key=lambda lease: (lease.load.running + lease.load.waiting, lease.worker.id))
     staying = len(awake(leases)) - len(candidates)
     count = max(0, len(candidates) - max(0, keep_awake - staying))

@@ -67,20 +67,20 @@ def shortlist(
 def home(
     session: str,
     places: Sequence[Candidate],
-    known: dict[str, list[int]],
+    homes_of: dict[str, list[int]],
     fits: Callable[[Candidate], bool],
     room: Room = ALL,
 ) -> int | None:
     """The place that the session prefers of those that may take it and have room; None: it is not known.
 
-    `known`: what earlier calls found, for the same places.
+    `homes_of`: what earlier calls found, for the same places.
     """
-    homes = known.get(session)
+    homes = homes_of.get(session)
     if homes is None:
-        if len(known) >= _MOST_HOMES:
-            known.clear()
+        if len(homes_of) >= _MOST_HOMES:
+            homes_of.clear()
         homes = nlargest(_HOMES, range(len(places)), key=lambda i: affinity(session, places[i]))
-        known[session] = homes
+        homes_of[session] = homes
     return next((i for i in homes if can_serve(c := places[i]) and not is_full(c, room) and fits(c)), None)
 
 

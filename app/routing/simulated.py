@@ -70,7 +70,7 @@ class Policy:
     def on_finish(self, now: float, request: Any, worker: int) -> None:
         self._meters[worker].end(RunId(request), now)
 
-    def _option(self, index: int, worker: Any, now: float, blocks: int, stored: int) -> Option:
+    def _option(self, index: int, worker: Any, now: float, blocks: int, stored_blocks: int) -> Option:
         own = replace(self._worker, id=WorkerId(str(index)), total_blocks=worker.total_blocks)
         speeds = replace(self._meters[index].read(now), **self._tiers)
         lease = Lease(own, Load(used_blocks=worker.active_blocks), speeds)
@@ -86,5 +86,5 @@ class Policy:
             self._since[index] if line else 0.0,
         )
         coming = blocks - (worker.potential_blocks - worker.active_blocks)
-        tiers = Tiered(store=max(0, stored - worker.cached_blocks))
+        tiers = Tiered(store=max(0, stored_blocks - worker.cached_blocks))
         return Option(candidate, worker.cached_blocks, max(coming, worker.cached_blocks), tiered=tiers)

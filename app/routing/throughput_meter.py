@@ -37,9 +37,9 @@ class ThroughputMeter:
         self._began[run] = now
 
     def first_token(
-        self, run: RunId, rank: int, tokens: int, now: float, *, reused: int = 0, queued: bool = False
+        self, run: RunId, rank: int, tokens: int, now: float, *, reused_tokens: int = 0, queued: bool = False
     ) -> None:
-        """`tokens` of its prompt were computed, and `reused` cached.
+        """`tokens` of its prompt were computed, and `reused_tokens` cached.
 
         `queued`: it may have waited for a seat, so its prefill time is unknown.
         """
@@ -47,7 +47,7 @@ class ThroughputMeter:
         self._last[rank] = now
         self._fade(now)
         self._prefills += 1
-        self._reused += reused
+        self._reused += reused_tokens
         self.has_seat(run, now, queued=queued)
         if queued:
             return

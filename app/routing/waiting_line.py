@@ -35,11 +35,11 @@ class WaitingLine(Generic[T]):
         last = next(i for i in reversed(range(len(self._line))) if not self._line[i][3])
         return self._line.pop(last)[-1]
 
-    def drop(self, gone: Callable[[T], bool]) -> list[T]:
-        """Removes and returns the items that are `gone`."""
-        items = [item for *_, item in self._line if gone(item)]
+    def drop(self, is_gone: Callable[[T], bool]) -> list[T]:
+        """Removes and returns the items that are `is_gone`."""
+        items = [item for *_, item in self._line if is_gone(item)]
         if items:
-            self._leave([entry for entry in self._line if not gone(entry[-1])])
+            self._leave([entry for entry in self._line if not is_gone(entry[-1])])
         return items
 
     def take(self, most: int) -> list[T]:

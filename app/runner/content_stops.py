@@ -21,14 +21,14 @@ from app.tokenizing.tokenizer import Tokenizer
 class ContentStops:
     """The output of one choice, up to a stop string."""
 
-    def __init__(self, parser: SpanParser, sampling: Sampling, sent: str = "", tokens: int = 0) -> None:
-        """`sent`: the text that is out; `tokens`: so many of them."""
+    def __init__(self, parser: SpanParser, sampling: Sampling, text: str = "", tokens: int = 0) -> None:
+        """`text`: the text that is out; `tokens`: so many of them."""
         self._parser, self._sampling, self._tokens = parser, sampling, tokens
         self._scanner = StopScanner(sampling.stop, include=False)
         self._held: list[int] = []  # places in the text of the characters that may begin a stop string
-        self._text, self._base = sent, 0  # what may still be needed of the text, and where that begins
-        self._sent = len(sent)  # so many characters are out
-        parser.feed(sent)
+        self._text, self._base = text, 0  # what may still be needed of the text, and where that begins
+        self._sent = len(text)  # so many characters are out
+        parser.feed(text)
         parser.spans()  # no stop string is in there: it would have ended the answer
 
     def step(self, o: StepOutput) -> StepOutput:

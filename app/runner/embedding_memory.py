@@ -49,29 +49,29 @@ class EmbeddingMemory:
         self._kept.move_to_end(name)
         return self._kept[name][0]
 
-    async def keep(self, name: str, made: Embedding, weights: str) -> Kept:
+    async def keep(self, name: str, embedding: Embedding, weights: str) -> Kept:
         """Raises: HandoffFailed for one that is larger than the memory, SettingsError where there is no NIXL."""
         nixl, pages = await self._started()
-        checksum = await _checksum(made.data)
-        page_count = pages.needed(len(made.data))
+        checksum = await _checksum(embedding.data)
+        page_count = pages.needed(len(embedding.data))
         if page_count * _PAGE > pages.size:
-            raise HandoffFailed(f"An encoded picture of {len(made.data)} bytes is larger than embedding_bytes.")
+            raise HandoffFailed(f"An encoded picture of {len(embedding.data)} bytes is larger than embedding_bytes.")
         removals = [name] if name in self._kept else []
         while pages.free + sum(len(self._kept[one][1]) for one in removals) < page_count:
             removals.append(next(one for one in self._kept if one not in removals))
         for one in removals:
             pages.give_back(self._kept.pop(one)[1])
         page_ids = pages.take(page_count)
-        pages.write(page_ids, made.data)
+        pages.write(page_ids, embedding.data)
         handle = EmbeddingHandle(
             self._worker,
             nixl.name,
             nixl.metadata,
             page_ids,
             _PAGE,
-            made.rows,
-            made.width,
-            made.dtype,
+            embedding.rows,
+            embedding.width,
+            embedding.dtype,
             checksum,
             weights,
         )

@@ -39,17 +39,17 @@ class Pictures:
         """
         await self._memory.start()
 
-    async def encode(self, engine: PictureEncoder, job: Job, asked: Sequence[MediaInput], weights: str) -> int:
+    async def encode(self, engine: PictureEncoder, job: Job, inputs: Sequence[MediaInput], weights: str) -> int:
         """Encodes pictures of a job, and tells where they are. Returns tokens of those that the engine encoded.
 
         One that can't be encoded is left to the worker that answers. Raises: EngineDead.
         """
         tokens = 0
         outcomes = await asyncio.gather(
-            *(self._one(engine, job, one, weights) for one in asked), return_exceptions=True
+            *(self._one(engine, job, one, weights) for one in inputs), return_exceptions=True
         )
         commands: list[Command] = []
-        for one, outcome in zip(asked, outcomes, strict=True):
+        for one, outcome in zip(inputs, outcomes, strict=True):
             if isinstance(outcome, EngineDead) or (
                 isinstance(outcome, BaseException) and not isinstance(outcome, XylemError)
             ):
@@ -89,28 +89,28 @@ class Pictures:
         await self._memory.close()
 
     async def _one(
-        self, engine: PictureEncoder, job: Job, asked: MediaInput, weights: str
+        self, engine: PictureEncoder, job: Job, media_input: MediaInput, weights: str
     ) -> tuple[EmbeddingHandle, bool]:
         """The picture's handle, and whether the engine encoded it for this job. Raises: XylemError."""
-        name = asked.media.sha256
+        name = media_input.media.sha256
         handle = self._memory.find(name)
         if handle is not None and handle.weights == weights:
             self.found += 1
             return handle, False
         making, new = self._making.get(name), False
         if making is None:  # a task of its own: another job may wait for it when this one is cancelled
-            new, making = True, asyncio.create_task(self._make(engine, job, asked, weights))
+            new, making = True, asyncio.create_task(self._make(engine, job, media_input, weights))
             self._making[name] = making
             making.add_done_callback(lambda _: self._making.pop(name, None))
         else:
             self.found += 1
         return await asyncio.shield(making), new
 
-    async def _make(self, engine: PictureEncoder, job: Job, asked: MediaInput, weights: str) -> EmbeddingHandle:
-        media = asked.media
+    async def _make(self, engine: PictureEncoder, job: Job, media_input: MediaInput, weights: str) -> EmbeddingHandle:
+        media = media_input.media
         placeholders = job.prompt[media.offset : media.offset + media.length]
         run = RunId(f"{job.run}-{media.sha256[:16]}")
-        embedding = await engine.encode_picture(PictureRequest(run, asked, placeholders, job.trace_headers))
+        embedding = await engine.encode_picture(PictureRequest(run, media_input, placeholders, job.trace_headers))
         self.encoded += 1
         entry = await self._memory.keep(media.sha256, embedding, weights)
         if entry.forgotten:

@@ -125,14 +125,14 @@ class Runner:
         running = self._run(run)
         return self.call(running)
 
-    def start(self, run: RunArgs[T], ended: Callable[[BaseException | None], None]) -> None:
+    def start(self, run: RunArgs[T], on_end: Callable[[BaseException | None], None]) -> None:
         """Does what `run` does, on the engine's loop and without waiting.
 
-        `ended` is called with an error that `work` left.
+        `on_end` is called with an error that `work` left.
         """
 
         def over(task: asyncio.Task[Any]) -> None:
-            ended(None if task.cancelled() else task.exception())
+            on_end(None if task.cancelled() else task.exception())
 
         running = self._run(run)
         self._loop.create_task(running).add_done_callback(over)

@@ -34,9 +34,9 @@ class Throughput:
         finally:
             meter.end(job.run, monotonic())
 
-    def first_token(self, job: Job, rank: int, tokens: int, reused: int = 0) -> None:
-        """`tokens` of its prompt were computed, and `reused` cached, on data-parallel rank `rank`."""
-        self._of(job).first_token(job.run, rank, tokens, monotonic(), reused=reused, queued=self._queued)
+    def first_token(self, job: Job, rank: int, tokens: int, reused_tokens: int = 0) -> None:
+        """`tokens` of its prompt were computed, and `reused_tokens` cached, on data-parallel rank `rank`."""
+        self._of(job).first_token(job.run, rank, tokens, monotonic(), reused_tokens=reused_tokens, queued=self._queued)
 
     def pulled(self, job: Job, transfer: KvTransfer | None) -> None:
         """The first output of a request whose prompt's KV came from another engine."""

@@ -136,8 +136,8 @@ class TokenEmitter:
     def _account(self, run: RunId, worker: WorkerId, what: str, pool: PoolId | None = None) -> None:
         self._take([(run, worker, pool or self._pool, what)])
 
-    def _take(self, released: Sequence[tuple[RunId, WorkerId, PoolId, str]]) -> None:
-        self._released += released
+    def _take(self, releases: Sequence[tuple[RunId, WorkerId, PoolId, str]]) -> None:
+        self._released += releases
         self._wake.set()
         self._idle.clear()
 
@@ -227,7 +227,7 @@ class TokenEmitter:
     async def _send(
         self,
         steps: list[tuple[ApiId, bytes]],
-        released: list[tuple[RunId, WorkerId, PoolId, str]],
+        releases: list[tuple[RunId, WorkerId, PoolId, str]],
         trim: Sequence[ApiId] = (),
     ) -> list[ApiId]:
         """Repeats all commands until Redis has it: receivers drop repeated batches by `seq`.
@@ -239,7 +239,7 @@ class TokenEmitter:
         for api, data in steps:
             commands += self._message(api, data)
             self._streams[api].written += len(data)
-        for run, worker, pool, what in released:
+        for run, worker, pool, what in releases:
             keys = self._keys.release(run, worker, pool)
             commands.append(("EVAL", RELEASE, len(keys), *keys, run, what, worker))
         due = trim or [api for api, _ in steps if self._is_due(self._streams[api], now)]

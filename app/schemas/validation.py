@@ -197,9 +197,9 @@ def _chosen(errors: Sequence[Any], doc: Any) -> tuple[Any, str]:
     return best, _WANTED + " or ".join(types) if types else best["msg"]
 
 
-def _fit(err: Any, found: list[str]) -> tuple[bool, int, int]:
+def _fit(err: Any, fits: list[str]) -> tuple[bool, int, int]:
     """A measure of how far the value fits an error's type: by its own type, and in lists by its first elements."""
-    return not err["type"].endswith("_type"), len(found), int(found[-1]) if found[-1].isdecimal() else -1
+    return not err["type"].endswith("_type"), len(fits), int(fits[-1]) if fits[-1].isdecimal() else -1
 
 
 def _find(err: Any, doc: Any) -> tuple[list[str], Any]:

@@ -101,5 +101,5 @@ def _of_cluster(nodes: Cluster, home: str, options: dict[str, Any]) -> "redis.Re
     raise redis.exceptions.ConnectionError(f"no node of the cluster answers: {why}")
 
 
-def _access(watched: Sentinels) -> dict[str, Any]:
-    return {"db": watched.db, "username": watched.user, "password": watched.password, **encryption(watched)}
+def _access(sentinels: Sentinels) -> dict[str, Any]:
+    return {"db": sentinels.db, "username": sentinels.user, "password": sentinels.password, **encryption(sentinels)}

@@ -23,22 +23,24 @@ class ClockReading(Struct, frozen=True):
     at: float  # monotonic time of the reading
 
 
-def reading(asked: float, answered: float, theirs: Sequence[int]) -> ClockReading:
-    """The reading by a TIME sent at `asked` and answered at `answered` (monotonic).
+def reading(question_at: float, answer_at: float, theirs: Sequence[int]) -> ClockReading:
+    """The reading by a TIME sent at `question_at` and answered at `answer_at` (monotonic).
 
     `theirs`: its reply, seconds and µs.
     """
     seconds, micros = theirs
-    return ClockReading(int(seconds) + int(micros) / 1e6 - (asked + answered) / 2, (answered - asked) / 2, answered)
+    return ClockReading(
+        int(seconds) + int(micros) / 1e6 - (question_at + answer_at) / 2, (answer_at - question_at) / 2, answer_at
+    )
 
 
-def better(known: ClockReading | None, new: ClockReading) -> ClockReading:
+def better(old: ClockReading | None, new: ClockReading) -> ClockReading:
     """The more exact reading; the new one if they contradict each other, since then Redis' clock has been set."""
-    if known is None:
+    if old is None:
         return new
-    error = known.error + (new.at - known.at) * _DRIFT
-    was_set = abs(new.offset - known.offset) > error + new.error
-    return new if was_set or new.error <= error else known
+    error = old.error + (new.at - old.at) * _DRIFT
+    was_set = abs(new.offset - old.offset) > error + new.error
+    return new if was_set or new.error <= error else old
 
 
 class Clock:
@@ -52,9 +54,9 @@ class Clock:
         last_reading = self._known
         return time.time() if last_reading is None else time.monotonic() + last_reading.offset
 
-    def heard(self, asked: float, theirs: Sequence[int]) -> None:
-        """Takes the reply `theirs` to a TIME sent at `asked` (monotonic), at its arrival."""
-        self._known = better(self._known, reading(asked, time.monotonic(), theirs))
+    def heard(self, question_at: float, theirs: Sequence[int]) -> None:
+        """Takes the reply `theirs` to a TIME sent at `question_at` (monotonic), at its arrival."""
+        self._known = better(self._known, reading(question_at, time.monotonic(), theirs))
 
     async def ask(self, wire: Wire, keys: Keys) -> None:
         """Reads Redis' clock: in a cluster that of the node that has the fleet. Raises: StoreDown."""

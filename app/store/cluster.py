@@ -92,9 +92,9 @@ class ClusterConnection:
         await connection.take(self._pool.connection_to(address_of(await self.look(), channel)))
         connection.send([("SSUBSCRIBE", channel)])
 
-    async def _follow(self, said: str, command: Command, slots: Slots) -> Any:
-        """`said`: "MOVED slot host:port", or ASK, when keys that are not there any more are on that node."""
-        kind, _slot, location = said.split()
+    async def _follow(self, reply: str, command: Command, slots: Slots) -> Any:
+        """`reply`: "MOVED slot host:port", or ASK, when keys that are not there any more are on that node."""
+        kind, _slot, location = reply.split()
         host, _, port = location.rpartition(":")
         address = (host, int(port)) if kind == "ASK" and host else _node(slots, key_of(command))
         commands = [("ASKING",), command] if kind == "ASK" else [command]

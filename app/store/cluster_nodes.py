@@ -40,9 +40,9 @@ def address_of(slots: Slots, key: str) -> Address:
     raise RedisConnectionError(f"no node of the cluster has the slot of {key!r}")
 
 
-def read_slots(reply: Sequence[Sequence[Any]], asked: str) -> Slots:
-    """Reads the reply to CLUSTER SLOTS; a node that doesn't know its own address has the `asked` host."""
-    return {(first, last): (_text(host) or asked, port) for first, last, (host, port, *_), *_ in reply}
+def read_slots(reply: Sequence[Sequence[Any]], own_host: str) -> Slots:
+    """Reads the reply to CLUSTER SLOTS; a node that doesn't know its own address has the `own_host` host."""
+    return {(first, last): (_text(host) or own_host, port) for first, last, (host, port, *_), *_ in reply}
 
 
 def _text(raw: Any) -> str:

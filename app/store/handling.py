@@ -26,10 +26,10 @@ _EARLY, _LATE = 3, 1
 class Handled:
     """One thing, while this process handles it."""
 
-    def __init__(self, deaths: int, proved: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, deaths: int, prove: Callable[[], Awaitable[None]]) -> None:
         self.deaths = deaths  # of processes that handled it before
         self.done = False  # set when nobody has to handle it again
-        self._prove: Callable[[], Awaitable[None]] | None = proved
+        self._prove: Callable[[], Awaitable[None]] | None = prove
 
     async def proved(self) -> None:
         """Notes that it has begun well: if the process dies from now on, it is a less likely cause."""

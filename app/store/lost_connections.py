@@ -22,9 +22,9 @@ def found_silent(since: float) -> None:
     _silent_since = max(_silent_since, since)
 
 
-def is_doubtful(heard: float) -> bool:
-    """Whether an idle connection that heard something at `heard`, monotonic, may be forgotten as another one was."""
-    return heard < _silent_since
+def is_doubtful(heard_at: float) -> bool:
+    """Whether an idle connection that heard something at `heard_at`, monotonic, may be forgotten as another one was."""
+    return heard_at < _silent_since
 
 
 class _Losable:

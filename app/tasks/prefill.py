@@ -100,12 +100,12 @@ async def compute(runner: Runner, job: Job, rendezvous: Rendezvous | None) -> Co
     return Computed(job, handle, PrefillDone(job.request, job.attempt, timing))
 
 
-async def pass_on(runner: Runner, computed: Computed) -> None:
+async def pass_on(runner: Runner, computation: Computed) -> None:
     """Starts the decode task, as Celery's chain would; then, and not before, tells the API replica to watch its worker.
 
     Celery's own publisher takes a thread, and 1.5 CPU-ms.
     """
-    job, handoff, event = computed
+    job, handoff, event = computation
     reply: PrefillDone | Failed | None
     try:
         reply = await _start_decode(runner, job, handoff, event)

@@ -30,15 +30,15 @@ class Admission:
         self._charge: Charge | None = None  # from when it was admitted here, until the usual admission
         self._asked = False
 
-    async def take(self, used: Used = _UNKNOWN) -> None:
-        """Admits the request: the first call, and one with `used`. Raises: RateLimited, BudgetUsed, StoreDown."""
-        if self._asked and (used is _UNKNOWN or self._charge is None):
+    async def take(self, usage: Used = _UNKNOWN) -> None:
+        """Admits the request: the first call, and one with `usage`. Raises: RateLimited, BudgetUsed, StoreDown."""
+        if self._asked and (usage is _UNKNOWN or self._charge is None):
             return
         self._asked = True
         if (charge := Charge.of(self._ledger, self._client)) is not None:
             charge.early = self.given_back
             name = new_request_id("early-", self._ledger.api)
-            await charge.admit(name, used, clock.now() + self._lasts_s)
+            await charge.admit(name, usage, clock.now() + self._lasts_s)
             self._charge = charge
 
     def given_back(self) -> Settlement | None:
@@ -60,11 +60,11 @@ class Admission:
 current: ContextVar[Admission | None] = ContextVar("admission", default=None)  # of the request whose context this is
 
 
-async def admitted(used: Used = _UNKNOWN) -> None:
+async def admitted(usage: Used = _UNKNOWN) -> None:
     """Admits the request, before work that costs more than it is charged for.
 
-    `used`: what the request may use at most, where that is found out by the work; charged until it is known.
+    `usage`: what the request may use at most, where that is found out by the work; charged until it is known.
     Raises: RateLimited, BudgetUsed, StoreDown.
     """
     if (admission := current.get()) is not None:
-        await admission.take(used)
+        await admission.take(usage)

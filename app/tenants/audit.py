@@ -74,8 +74,8 @@ async def note(
         log.error("not_in_audit_log", action=action, target=target, who=record.who, error=exc.message)
 
 
-def note_command(keys: Keys, noted: Entry) -> Command:
-    return ("XADD", keys.audit(), "MAXLEN", "~", MOST_ENTRIES, "*", "b", encode(noted))
+def note_command(keys: Keys, entry: Entry) -> Command:
+    return ("XADD", keys.audit(), "MAXLEN", "~", MOST_ENTRIES, "*", "b", encode(entry))
 
 
 def read_command(keys: Keys, after: str, limit: int, *, newest_first: bool = False) -> Command:

@@ -44,13 +44,13 @@ class Charge:
         accounts = online(client)
         return cls(ledger, accounts, outlives=outlives) if accounts else None
 
-    async def admit(self, request: RequestId, used: Used, ends: float, answer: int = 0) -> None:
+    async def admit(self, request: RequestId, usage: Used, ends: float, answer: int = 0) -> None:
         """Charges the request and its prompt; only the first call does. `ends`: its deadline.
 
         `answer`: the most tokens that it may generate. Budgets reserve them until they are charged.
         Raises: RateLimited, BudgetUsed, StoreDown.
         """
-        if self._admitted or (reason := await self._ask(request, used, ends, answer)) is None:
+        if self._admitted or (reason := await self._ask(request, usage, ends, answer)) is None:
             return
         error_class = BudgetUsed if reason.kind == "budget" else RateLimited
         wait_s = retry_after_s(reason, clock.now())
@@ -66,9 +66,9 @@ class Charge:
         (reply,) = await self._ledger.wire.execute([command])
         self._take(reply)
 
-    async def settle(self, used: Used | None, *, cut: bool = False) -> None:
+    async def settle(self, usage: Used | None, *, cut: bool = False) -> None:
         """Charges all that the request has cost. None: it did not take place. `cut`: not by the end of its answer."""
-        if (settlement := self.settlement(used, cut=cut)) is None:
+        if (settlement := self.settlement(usage, cut=cut)) is None:
             return
         try:
             (reply,) = await self._ledger.wire.execute([settlement.command])
@@ -77,7 +77,7 @@ class Charge:
             return
         self.settled(settlement, reply)
 
-    def settlement(self, used: Used | None, *, cut: bool = False) -> Settlement | None:
+    def settlement(self, usage: Used | None, *, cut: bool = False) -> Settlement | None:
         """The settlement that `settle` sends, for a caller that sends it with commands of its own.
 
         None: there is nothing to settle. `settled` gets the reply. Without one, the ledger sends it again.
@@ -85,8 +85,8 @@ class Charge:
         if self._request is None:
             return None
         request, self._request = self._request, None
-        total = self._before if used is None else self._before.plus(self._cost(used))
-        final, back = not (cut and self._outlives), used is None and self.returns
+        total = self._before if usage is None else self._before.plus(self._cost(usage))
+        final, back = not (cut and self._outlives), usage is None and self.returns
         command = self._command(SETTLE, request, total, int(final), int(back))
         self._ledger.settle_later(request, command)  # first: the caller may be cancelled
         return Settlement(request, command)
@@ -95,15 +95,15 @@ class Charge:
         self._ledger.settled(*settlement)
         self._take(reply)
 
-    def add(self, used: Used) -> None:
+    def add(self, usage: Used) -> None:
         """Adds what an earlier stage has cost: it is charged at the end."""
-        self._before = self._before.plus(self._cost(used))
+        self._before = self._before.plus(self._cost(usage))
 
     def headers(self) -> dict[str, str]:
         """OpenAI's x-ratelimit headers, as of the last call."""
         return headers(self._accounts, self._left) if self._left else {}
 
-    async def _ask(self, request: RequestId, used: Used, ends: float, answer: int = 0) -> Refusal | None:
+    async def _ask(self, request: RequestId, usage: Used, ends: float, answer: int = 0) -> Refusal | None:
         """Asks for admission; returns the refusal, or None if it is admitted. Raises: StoreDown."""
         self._request = request
         ledger = self._ledger
@@ -111,8 +111,8 @@ class Charge:
         leases = ledger.keys.api(ApiId("")) if ledger.wire.is_steady() else ""
         reservation: tuple[object, ...] = _NONE
         if answer and any(one.budget is not None for one in self._accounts):
-            reservation = self._cost(Used(used.model, completion=answer, parent=used.parent))
-        command = self._command(ADMIT, request, self._cost(used), round(ends * 1000), leases, more=reservation)
+            reservation = self._cost(Used(usage.model, completion=answer, parent=usage.parent))
+        command = self._command(ADMIT, request, self._cost(usage), round(ends * 1000), leases, more=reservation)
         early = None if self.early is None else self.early()
         try:
             *_, reply = await ledger.wire.execute([command] if early is None else [early.command, command])
@@ -136,8 +136,8 @@ class Charge:
         seat = f"{self._ledger.api}|{request}"
         return self._ledger.command(script, request, self._accounts, *total, seat, fourth, fifth, more=more)
 
-    def _cost(self, used: Used) -> Cost:
-        return cost(used, price_of(self._ledger.directory.registry.prices, used))
+    def _cost(self, usage: Used) -> Cost:
+        return cost(usage, price_of(self._ledger.directory.registry.prices, usage))
 
     def _take(self, reply: Any) -> None:
         self._left = [Left(float(r), float(t), int(running), float(spending)) for r, t, running, spending in reply[0]]
@@ -162,12 +162,12 @@ class StageCharge(Charge):
         super().__init__(whole._ledger, ())  # noqa: SLF001 (its own class)
         self._whole = whole
 
-    async def admit(self, request: RequestId, used: Used, ends: float, answer: int = 0) -> None:
+    async def admit(self, request: RequestId, usage: Used, ends: float, answer: int = 0) -> None:
         """Does nothing: the request was admitted with the first stage."""
 
-    def settlement(self, used: Used | None, *, cut: bool = False) -> Settlement | None:
-        if used is not None:
-            self._whole.add(used)
+    def settlement(self, usage: Used | None, *, cut: bool = False) -> Settlement | None:
+        if usage is not None:
+            self._whole.add(usage)
         return None
 
     def headers(self) -> dict[str, str]:

@@ -33,13 +33,15 @@ class Cost(NamedTuple):
 NOTHING = Cost()
 
 
-def price_of(prices: Mapping[str, Price], used: Used) -> Price:
+def price_of(prices: Mapping[str, Price], usage: Used) -> Price:
     """A model without a price costs nothing."""
-    return prices.get(used.model) or prices.get(used.parent or "") or _FREE
+    return prices.get(usage.model) or prices.get(usage.parent or "") or _FREE
 
 
-def cost(used: Used, price: Price) -> Cost:
-    cached_tokens = min(used.cached, used.prompt)  # of a prompt that was computed twice, the cached tokens may be more
+def cost(usage: Used, price: Price) -> Cost:
+    cached_tokens = min(
+        usage.cached, usage.prompt
+    )  # of a prompt that was computed twice, the cached tokens may be more
     of_cached = price.input if price.cached_input is None else price.cached_input
-    tokens = (used.prompt - cached_tokens) * price.input + cached_tokens * of_cached + used.completion * price.output
-    return Cost(used.prompt + used.completion, tokens / _PER + used.pictures * price.image)
+    tokens = (usage.prompt - cached_tokens) * price.input + cached_tokens * of_cached + usage.completion * price.output
+    return Cost(usage.prompt + usage.completion, tokens / _PER + usage.pictures * price.image)

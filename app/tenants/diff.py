@@ -78,10 +78,10 @@ def planned(now: Registry, file: TenantsFile, *, prune: bool, at: float, new_id:
     return Plan(differences, notes)
 
 
-def _tenant(old: Tenant | None, name: str, wanted: TenantInFile, at: float) -> list[Difference]:
+def _tenant(old: Tenant | None, name: str, target: TenantInFile, at: float) -> list[Difference]:
     if old is None:
         _check(check_tenant_name, name, f"tenants.{name}")
-    new = wanted.record(name, at, old)
+    new = target.record(name, at, old)
     if new == old:
         return []
     before = None if old is None else shown_tenant(old)
@@ -101,18 +101,18 @@ def _keys(now: Registry, tenants: Mapping[str, TenantInFile], at: float, new_id:
 
 
 def _wanted_key(
-    old: ApiKey | None, tenant: str, name: str, wanted: WantedKey, at: float, new_id: Iterator[KeyId]
+    old: ApiKey | None, tenant: str, name: str, target: WantedKey, at: float, new_id: Iterator[KeyId]
 ) -> ApiKey:
-    if wanted.sha256 is None and old is None:
+    if target.sha256 is None and old is None:
         raise SettingsError(
             f"tenants.{tenant}.keys.{name}: there is no such key; one that is to be made needs 'sha256'"
         )
     if old is None:
         _check(check_name, name, f"tenants.{tenant}.keys.{name}")
-    digest = bytes.fromhex(wanted.sha256) if wanted.sha256 is not None else old.digest if old is not None else b""
+    digest = bytes.fromhex(target.sha256) if target.sha256 is not None else old.digest if old is not None else b""
     if old is None or old.digest != digest:  # another key: it does not get what was made with the old one
         old = ApiKey(name, digest, at, id=next(new_id))
-    return with_limits(structs.replace(old, tenant=TenantId(tenant)), wanted.limits())
+    return with_limits(structs.replace(old, tenant=TenantId(tenant)), target.limits())
 
 
 def _check(check: Callable[[str], None], name: str, where: str) -> None:

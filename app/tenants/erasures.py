@@ -54,12 +54,12 @@ def is_over(erasure: Erasure, now: float) -> bool:
     return bool(erasure.clean) and erasure.looked >= erasure.began + _REPEATED_S[-1] and not is_due(erasure, now)
 
 
-def after_pass(erasure: Erasure, began: float, ended: float, removed: dict[str, int], left: int) -> Erasure:
-    """`began` and `ended`: of the pass. `left`: how much of what it found is still there."""
-    counts = {what: erasure.removed.get(what, 0) + count for what, count in removed.items()}
-    is_settled = not left and not any(removed.values()) and began - erasure.began >= _SETTLED_S
-    clean = erasure.clean or (ended if is_settled else 0.0)
-    return replace(erasure, removed=erasure.removed | counts, looked=ended, clean=clean)
+def after_pass(erasure: Erasure, began: float, end: float, new_counts: dict[str, int], remainder: int) -> Erasure:
+    """`began` and `end`: of the pass. `remainder`: how much of what it found is still there."""
+    counts = {what: erasure.removed.get(what, 0) + count for what, count in new_counts.items()}
+    is_settled = not remainder and not any(new_counts.values()) and began - erasure.began >= _SETTLED_S
+    clean = erasure.clean or (end if is_settled else 0.0)
+    return replace(erasure, removed=erasure.removed | counts, looked=end, clean=clean)
 
 
 decode_erasure = decoder(Erasure)

@@ -88,13 +88,13 @@ def _of(owner: str, name: str, limits: Limits) -> Account:
     return Account(owner, name, name, *rates, 0.0, limits.parallel or 0, limits.budget)
 
 
-def _line(limits: Limits, shared: Account) -> Account:
+def _line(limits: Limits, account: Account) -> Account:
     own = limits.batch_requests_per_min, limits.batch_tokens_per_min
     if own == (None, None):
-        rates, requests, tokens, spare = shared.rates, shared.requests, shared.tokens, _SHARED
+        rates, requests, tokens, spare = account.rates, account.requests, account.tokens, _SHARED
     else:
-        rates, requests, tokens, spare = f"{shared.name}:batch", own[0] or 0, own[1] or 0, 0.0
-    return Account(shared.owner, shared.name, rates, requests, tokens, spare, 0, shared.budget)
+        rates, requests, tokens, spare = f"{account.name}:batch", own[0] or 0, own[1] or 0, 0.0
+    return Account(account.owner, account.name, rates, requests, tokens, spare, 0, account.budget)
 
 
 def period(per: Period, now: float) -> tuple[float, float]:
@@ -117,35 +117,36 @@ def _of_day(per: Period, number: int) -> tuple[float, float]:
 
 
 def refusal(
-    accounts: Sequence[Account], left: Sequence[Left], refused: Sequence[tuple[int, Kind]], now: float
+    accounts: Sequence[Account], balances: Sequence[Left], limits: Sequence[tuple[int, Kind]], now: float
 ) -> Refusal:
     """The refusal that lasts longest, of those of the limits that refused a request.
 
-    `refused`: the limits' account and kind.
+    `limits`: the limits' account and kind.
     """
     refusals = [
-        Refusal(accounts[i], kind, left[i], now + _wait_s(accounts[i], kind, left[i], now)) for i, kind in refused
+        Refusal(accounts[i], kind, balances[i], now + _wait_s(accounts[i], kind, balances[i], now))
+        for i, kind in limits
     ]
     return max(refusals, key=lambda one: one.ends)
 
 
-def _wait_s(account: Account, kind: Kind, left: Left, now: float) -> float:
+def _wait_s(account: Account, kind: Kind, balance: Left, now: float) -> float:
     if kind == "budget":
         assert account.budget is not None
         return period(account.budget.per, now)[1] - now
     if kind in ("parallel", "reserved"):
         return _SEAT_S
-    limit, has = (account.requests, left.requests) if kind == "requests" else (account.tokens, left.tokens)
+    limit, has = (account.requests, balance.requests) if kind == "requests" else (account.tokens, balance.tokens)
     return max(0.0, max(1.0, limit * account.spared) - has) * 60 / limit
 
 
-def retry_after_s(refused: Refusal, now: float) -> int:
-    return max(1, math.ceil(refused.ends - now))
+def retry_after_s(reason: Refusal, now: float) -> int:
+    return max(1, math.ceil(reason.ends - now))
 
 
-def words(refused: Refusal) -> str:
+def words(reason: Refusal) -> str:
     """Tells the client whose limit it is, how much, and until when."""
-    account, kind, balance, ends = refused
+    account, kind, balance, ends = reason
     if kind == "parallel":
         most = f"{account.parallel} requests" if account.parallel > 1 else "one request"
         return f"{account.owner} may have {most} at once. Try again when one has ended."
@@ -171,9 +172,9 @@ def iso(at: float) -> str:
     return datetime.fromtimestamp(math.ceil(at), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def headers(accounts: Sequence[Account], left: Sequence[Left]) -> dict[str, str]:
+def headers(accounts: Sequence[Account], balances: Sequence[Left]) -> dict[str, str]:
     """OpenAI's x-ratelimit headers; of key and tenant, those of the one that has less."""
-    pairs = list(zip(accounts, left, strict=True))
+    pairs = list(zip(accounts, balances, strict=True))
     of_requests = [(has.requests, account.requests) for account, has in pairs if account.requests]
     of_tokens = [(has.tokens, account.tokens) for account, has in pairs if account.tokens]
     fields: dict[str, str] = {}

@@ -96,8 +96,8 @@ class Client(Struct, frozen=True):
 NOBODY = Client()
 
 
-def _rate(account: str, requests: int | None, tokens: int | None, spared: float = 0.0) -> Rate | None:
-    return Rate(account, requests or 0, tokens or 0, spared) if requests or tokens else None
+def _rate(account: str, requests: int | None, tokens: int | None, spare: float = 0.0) -> Rate | None:
+    return Rate(account, requests or 0, tokens or 0, spare) if requests or tokens else None
 
 
 decode_api_key = decoder(ApiKey)

@@ -33,15 +33,15 @@ class Accounts(Protocol):
         """Bytes by account: a key's, or that of all together. Changes meanwhile may be in one number only."""
         ...
 
-    async def correct(self, account: str, found: Bytes) -> bool:
+    async def correct(self, account: str, actual: Bytes) -> bool:
         """Counts what is there. False: what is counted has changed since it was found."""
         ...
 
 
-async def recounted(wire: Wire, key: str, field: str, found: Bytes) -> bool:
+async def recounted(wire: Wire, key: str, field: str, actual: Bytes) -> bool:
     """`Accounts.correct`, of a field of a hash, or with "" of a string."""
-    before = "" if found.counted is None else found.counted
-    (was_corrected,) = await wire.execute([("EVAL", RECOUNT, 1, key, field, before, found.there)])
+    before = "" if actual.counted is None else actual.counted
+    (was_corrected,) = await wire.execute([("EVAL", RECOUNT, 1, key, field, before, actual.there)])
     return bool(was_corrected)
 
 

@@ -38,9 +38,9 @@ class Verified(Struct, frozen=True):
     is_admin: bool
 
 
-def looks_signed(given: bytes) -> bool:
+def looks_signed(credential: bytes) -> bool:
     """Whether it is a JWT by its looks, and no API key."""
-    return given.count(b".") == 2 and given.startswith(b"ey")
+    return credential.count(b".") == 2 and credential.startswith(b"ey")
 
 
 def refused(why: str) -> Unauthorized:
@@ -123,11 +123,11 @@ def verified(token: str, key: jwt.PyJWK, claims: Claims) -> Verified:
     )
 
 
-def tenant_of(token: Verified, known: Mapping[TenantId, Any], claims: Claims) -> TenantId:
+def tenant_of(token: Verified, tenants: Mapping[TenantId, Any], claims: Claims) -> TenantId:
     """Raises: Forbidden."""
     if token.tenant is None:
         raise Forbidden(f"This token names no tenant: it has no claim {claims.tenant!r}, or not with a text.")
-    if token.tenant not in known and token.tenant != DEFAULT:
+    if token.tenant not in tenants and token.tenant != DEFAULT:
         raise Forbidden(f"This token names the tenant '{token.tenant[:_SHOWN]}', which does not exist here.")
     return token.tenant
 
@@ -142,12 +142,12 @@ def value_of(claims: Mapping[str, Any], name: str) -> Any:
     return here
 
 
-def _has(claims: Mapping[str, Any], name: str, wanted: str) -> bool:
+def _has(claims: Mapping[str, Any], name: str, text: str) -> bool:
     """Whether a claim is that text, or a list with it. Only of scopes does a text have several values (RFC 8693)."""
     value = value_of(claims, name)
     if isinstance(value, str):
-        return wanted in (value.split() if name.rpartition(".")[2] in _SCOPES else [value])
-    return isinstance(value, list) and wanted in value
+        return text in (value.split() if name.rpartition(".")[2] in _SCOPES else [value])
+    return isinstance(value, list) and text in value
 
 
 def _words(value: Any) -> list[str]:

@@ -97,5 +97,5 @@ def _pieces(text: str) -> Iterator[str]:
 
 def _for_ascii(pattern: str) -> str:
     r"""The pattern for ASCII texts: Python's `re` doesn't know \p{…}."""
-    within = re.sub(r"\[.*?\]", lambda found: found[0].replace(r"\p{L}", "A-Za-z").replace(r"\p{N}", "0-9"), pattern)
+    within = re.sub(r"\[.*?\]", lambda match: match[0].replace(r"\p{L}", "A-Za-z").replace(r"\p{N}", "0-9"), pattern)
     return within.replace(r"\p{L}", "[A-Za-z]").replace(r"\p{N}", "[0-9]")

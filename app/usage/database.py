@@ -170,8 +170,8 @@ def _prepare_file(connection: Any, _record: Any) -> None:
     connection.execute("PRAGMA journal_mode=WAL")
 
 
-def _selected(wanted: Select[Any], query: UsageQuery) -> Select[Any]:
-    wanted = wanted.where(USAGE.c.at >= query.since, USAGE.c.at < query.until)
+def _selected(statement: Select[Any], query: UsageQuery) -> Select[Any]:
+    statement = statement.where(USAGE.c.at >= query.since, USAGE.c.at < query.until)
     for name, values in (
         ("tenant", query.tenants),
         ("key", query.keys),
@@ -179,10 +179,10 @@ def _selected(wanted: Select[Any], query: UsageQuery) -> Select[Any]:
         ("task", query.tasks),
     ):
         if values:
-            wanted = wanted.where(USAGE.c[name].in_(values))
+            statement = statement.where(USAGE.c[name].in_(values))
     if query.batch is not None:
-        wanted = wanted.where(USAGE.c.batch != "" if query.batch else USAGE.c.batch == "")
-    return wanted
+        statement = statement.where(USAGE.c.batch != "" if query.batch else USAGE.c.batch == "")
+    return statement
 
 
 def _groups(query: UsageQuery) -> tuple[list[Any], list[Any]]:

@@ -26,8 +26,8 @@ class _OfOne:
 
 
 class TenantMeters:
-    def __init__(self, named: int = _NAMED) -> None:
-        self._named = named
+    def __init__(self, most: int = _NAMED) -> None:
+        self._named = most
         self._known: dict[TenantId, _OfOne] = {}
         self._other: _OfOne | None = None
 

@@ -65,7 +65,7 @@ def buckets(start: int, end: int, width: Width, limit: int | None, page: str | N
 
 
 def query_of(
-    asked: Buckets,
+    buckets: Buckets,
     start: int,
     end: int,
     by: Sequence[OrganizationGroup],
@@ -76,34 +76,34 @@ def query_of(
     batch: bool | None = None,
 ) -> UsageQuery:
     groups = [_GROUPS[name] for name in _GROUPS if name in by]
-    since, until = max(start, asked.first), min(end, asked.end)
-    return UsageQuery(since, until, (asked.group, *groups), tenants, keys, models, ("generate",), batch)
+    since, until = max(start, buckets.first), min(end, buckets.end)
+    return UsageQuery(since, until, (buckets.group, *groups), tenants, keys, models, ("generate",), batch)
 
 
-def page_of(asked: Buckets, by: Sequence[OrganizationGroup], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def page_of(buckets: Buckets, by: Sequence[OrganizationGroup], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """`rows`: of that query. Lines of batches are one group, and all others another one."""
     results: dict[str, dict[tuple[object, ...], dict[str, Any]]] = {}
     for row in rows:
         result = _result(row, by)
-        bucket = results.setdefault(row[asked.group], {})
+        bucket = results.setdefault(row[buckets.group], {})
         group = tuple(result[name] for name in get_args(OrganizationGroup))
         if (other := bucket.setdefault(group, result)) is not result:
             for name in ("input_tokens", "output_tokens", "input_cached_tokens", "num_model_requests"):
                 other[name] += result[name]
-    starts = range(asked.first, asked.end, asked.width)
+    starts = range(buckets.first, buckets.end, buckets.width)
     return {
         "object": "page",
         "data": [
             {
                 "object": "bucket",
                 "start_time": start,
-                "end_time": start + asked.width,
+                "end_time": start + buckets.width,
                 "results": [*results.get(iso(start), {}).values()],
             }
             for start in starts
         ],
-        "has_more": asked.more,
-        "next_page": f"page_{asked.end}" if asked.more else None,
+        "has_more": buckets.more,
+        "next_page": f"page_{buckets.end}" if buckets.more else None,
     }
 
 

@@ -289,14 +289,14 @@ class Logits:
 
 
 def test_steering_forces_what_is_out_and_bans_what_would_end_too_early() -> None:
-    steering, rows = Steering([2], [0, 1], until=2, made=0), []
+    steering, rows = Steering([2], [0, 1], until=2, count=0), []
     for _ in range(3):
         logits = Logits(4)
         steering(1, logits, [[]], None, None)
         rows.append(logits.values)
     never = float("-inf")
     assert rows == [[never, never, 0.0, never], [never, never, 1.0, 1.0], [1.0] * 4]
-    apart, logits = Steering([], [0], until=1, made=1), Logits(2)
+    apart, logits = Steering([], [0], until=1, count=1), Logits(2)
     apart(1, logits, [[]], None)
     assert logits.values == [1.0, 1.0]
 

@@ -72,11 +72,11 @@ async def test_pages_go_on_behind_the_last_one_in_either_order(wire: Wire) -> No
         await stored(wire, f"c{i}", ago_s=6 - i, odd=str(i % 2))
     assert await names(index, after="c1", limit=2) == ["c2", "c3"]
     assert await names(index, after="c4", newest_first=True) == ["c3", "c2", "c1", "c0"]
-    assert await index.page(MINE, None, 2, newest_first=False, wanted=lambda chat: chat.metadata["odd"] == "1") == (
+    assert await index.page(MINE, None, 2, newest_first=False, is_match=lambda chat: chat.metadata["odd"] == "1") == (
         ["c1", "c3"],
         True,
     )
-    assert await index.page(MINE, "c3", 2, newest_first=False, wanted=lambda chat: chat.metadata["odd"] == "1") == (
+    assert await index.page(MINE, "c3", 2, newest_first=False, is_match=lambda chat: chat.metadata["odd"] == "1") == (
         ["c5"],
         False,
     )

@@ -81,7 +81,7 @@ class Replica:
 
     async def begin(self, begun: Adopted) -> None:
         charge = Charge.of(self.ledger, self.client, outlives=True)
-        call = Generation(self.plan, dispatcher=self.dispatcher, charge=charge, begun=begun, client=self.client)
+        call = Generation(self.plan, dispatcher=self.dispatcher, charge=charge, adoption=begun, client=self.client)
         self.call = call
         call.outlives = True
         await call.__aenter__()

@@ -594,7 +594,7 @@ async def test_an_adopted_answer_of_which_only_the_end_was_lost_ends(wire: Wire)
     """Its owner died between the last token and the end: nothing is left to be computed, and nothing fails."""
     plan = GenerationPlan("chatcmpl", MagicMock(), [[1, 2]], [Sampling(max_tokens=1)], 60)
     adoption = Adopted(R1, time.time(), 1000, {0: ChoiceOutput([7], 1, True)})
-    async with Generation(plan, dispatcher=dispatcher(wire), begun=adoption) as call:
+    async with Generation(plan, dispatcher=dispatcher(wire), adoption=adoption) as call:
         assert await call.deltas() == []
 
 
@@ -610,7 +610,7 @@ async def test_the_prompt_of_an_adopted_answer_is_inspected_unless_the_answer_ha
     model.name = "m"
     adoption = Adopted(R1, time.time(), 1000, {0: ChoiceOutput([7], 1)} if has_begun else {})
     with pytest.raises(ModelNotFound if has_begun else HookDown):  # the former by who places it
-        await Generation(plan, dispatcher=d, begun=adoption).__aenter__()
+        await Generation(plan, dispatcher=d, adoption=adoption).__aenter__()
 
 
 async def test_a_placement_sent_twice_is_one_also_when_its_worker_went_in_between(redis: "Redis", wire: Wire) -> None:

@@ -34,6 +34,27 @@ def wrong(path: Path) -> list[str]:
     return [f"{path}: {problem}" for problem in (*problems, *participles(table))]
 
 
+def participle_parameters(path: Path) -> list[str]:
+    """The parameters that are bare participles; one that says whether something is so may be one."""
+    functions = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+    return [
+        f"{path}, line {parameter.lineno}: {parameter.arg}"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, functions)
+        for parameter in parameters(node.args)
+        if is_participle(parameter.arg.strip("_")) and not is_bool(parameter.annotation)
+    ]
+
+
+def parameters(arguments: ast.arguments) -> list[ast.arg]:
+    of_rest = [rest for rest in (arguments.vararg, arguments.kwarg) if rest is not None]
+    return [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, *of_rest]
+
+
+def is_bool(annotation: ast.expr | None) -> bool:
+    return isinstance(annotation, ast.Name) and annotation.id == "bool"
+
+
 def beginnings(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
         word = (ast.get_docstring(node, clean=False) or "").lstrip(" \n('\"").partition(" ")[0]
@@ -45,7 +66,7 @@ def beginnings(node: ast.AST) -> Iterator[str]:
 
 
 def participles(table: SymbolTable) -> Iterator[str]:
-    """The variables of functions that are bare participles; parameters and imports are none."""
+    """The variables of functions that are bare participles; imports are none."""
     if table.get_type() == "function":
         for symbol in table.get_symbols():
             is_variable = symbol.is_assigned() and not (symbol.is_parameter() or symbol.is_namespace())
@@ -64,6 +85,29 @@ def test_docstrings_begin_with_a_verb_or_a_noun_and_no_variable_is_a_bare_partic
     paths = [*(ROOT / room).rglob("*.py")]
     assert len(paths) > 30
     assert [problem for path in paths for problem in wrong(path)] == []
+
+
+@pytest.mark.parametrize("room", ["app", "workers"])
+def test_no_parameter_is_a_bare_participle(room: str) -> None:
+    assert [problem for path in (ROOT / room).rglob("*.py") for problem in participle_parameters(path)] == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "def f(found: int)",
+        "def f(*, _kept)",
+        "async def f(*named)",
+        "def f(**given)",
+        "x = lambda made",
+        "def f(a, left, /)",
+    ],
+)
+def test_a_parameter_that_is_a_bare_participle_is_found(tmp_path: Path, line: str) -> None:
+    (file := tmp_path / "file.py").write_text(f"{line}: ...\n")
+    assert len(participle_parameters(file)) == 1
+    file.write_text("def f(found: bool, finding: int, found_names: int): ...\n")
+    assert participle_parameters(file) == []
 
 
 @pytest.mark.parametrize(

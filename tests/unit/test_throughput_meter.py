@@ -42,7 +42,7 @@ def test_reused_tokens_are_counted_per_second_and_fade() -> None:
     meter = ThroughputMeter()
     for second in range(120):
         meter.begin(run(second), float(second))
-        meter.first_token(run(second), 0, 10, second + 0.5, reused=300)
+        meter.first_token(run(second), 0, 10, second + 0.5, reused_tokens=300)
         meter.end(run(second), second + 0.6)
     assert meter.read(120.0).reused_tokens_per_s == pytest.approx(300, rel=0.05)
     assert meter.read(420.0).reused_tokens_per_s < 5

@@ -161,7 +161,7 @@ def test_groups_are_known_names() -> None:
 
 
 def test_prometheus_names_so_many_tenants_and_counts_the_others_together() -> None:
-    meters, names = TenantMeters(named=2), [f"bounded-{i}" for i in range(5)]
+    meters, names = TenantMeters(most=2), [f"bounded-{i}" for i in range(5)]
     for name in names:
         meters.ended(record(tenant=name))
     meters.ended(record(tenant=names[0], outcome="cancelled"))

@@ -39,10 +39,10 @@ class BatchWorker:
     serving: Runtime
     batch_jobs: BatchJobs
 
-    def __init__(self, known: Deployment, metrics_at: str = "") -> None:
+    def __init__(self, deployment: Deployment, metrics_at: str = "") -> None:
         """`metrics_at`: its own port, if it has one. Raises: SettingsError."""
-        self._known, self._settings, self._metrics_at = known, known.settings, metrics_at
-        self._storage = Storage(known.settings.files_url)
+        self._known, self._settings, self._metrics_at = deployment, deployment.settings, metrics_at
+        self._storage = Storage(deployment.settings.files_url)
         self._thread = LoopThread("batch")
         self._loop = self._thread.loop
         self._parts: set[PartRunner] = set()

@@ -68,15 +68,15 @@ def split_input(
     source: str,
     check: Check,
     max_line: int,
-    stopped: Callable[[], bool],
-    allowed: LinesLeft | None = None,
+    has_stopped: Callable[[], bool],
+    lines_left: LinesLeft | None = None,
     guard: Guard = nullcontext,
 ) -> SplitInput:
     """Writes the parts of a batch, and the errors of its invalid lines. `source`: the input file's path.
 
-    `allowed`: None: as many lines as anybody may have. `guard`: each line is read and checked within it.
+    `lines_left`: None: as many lines as anybody may have. `guard`: each line is read and checked within it.
 
-    Raises: Unusable, FileGone, StorageDown; InterruptedError when `stopped`. Memory: one line, and a key for each.
+    Raises: Unusable, FileGone, StorageDown; InterruptedError when `has_stopped`. Memory: one line, and a key for each.
     """
     custom_ids: set[str] = set()
     wrong: list[Result] = []
@@ -84,15 +84,15 @@ def split_input(
     model, blank = "", 0
     with storage.read(source) as file, tempfile.TemporaryFile() as spool:
         for number, raw in numbered(file, max_line):
-            if stopped():
+            if has_stopped():
                 raise InterruptedError
             if not raw.strip():
                 blank = _blank(blank, number)
                 continue
             if len(good) + len(wrong) >= MAX_LINES:
                 raise Unusable(Problem("too_many_lines", f"A batch has at most {MAX_LINES} lines.", number))
-            if allowed is not None and len(good) + len(wrong) >= allowed.lines:
-                raise allowed.exceeded(number)
+            if lines_left is not None and len(good) + len(wrong) >= lines_left.lines:
+                raise lines_left.exceeded(number)
             try:
                 with guard(number):
                     line, body = _read(raw, number, order, custom_ids, max_line)
@@ -116,7 +116,7 @@ def split_input(
         good.sort()
         parts = list(_parts(good))
         for number, part in enumerate(parts):
-            if stopped():
+            if has_stopped():
                 raise InterruptedError
             lines = [_read_back(spool, entry) for entry in part]
             storage.put(batch_paths.part(order.id, number), encode(Part(lines)))
@@ -163,17 +163,15 @@ def _blank(before: int, number: int) -> int:
     return before + 1
 
 
-def _read(
-    raw: bytes, number: int, order: BatchOrder, seen: set[str], max_line: int
-) -> tuple[BatchLine, dict[str, Any]]:
+def _read(raw: bytes, number: int, order: BatchOrder, ids: set[str], max_line: int) -> tuple[BatchLine, dict[str, Any]]:
     if len(raw) > max_line:
         raise Broken(Problem("line_too_long", f"A line has at most {max_line} bytes.", number))
-    return read_line(raw, number, order.endpoint, seen)
+    return read_line(raw, number, order.endpoint, ids)
 
 
-def _read_back(spool: IO[bytes], spooled: _Spooled) -> BatchLine:
-    spool.seek(spooled.offset)
-    return decode_line(spool.read(spooled.length))
+def _read_back(spool: IO[bytes], file: _Spooled) -> BatchLine:
+    spool.seek(file.offset)
+    return decode_line(spool.read(file.length))
 
 
 def failed(

@@ -53,18 +53,18 @@ class LineCharge(Charge):
         super().__init__(ledger, limits())
         self._limits, self._lock, self._expected, self._name = limits, lock, answer_tokens, name
 
-    async def admit(self, request: RequestId, used: Used, ends: float, answer: int = 0) -> None:
+    async def admit(self, request: RequestId, usage: Used, ends: float, answer: int = 0) -> None:
         """Waits until the limits admit the line. What is expected is charged, and no more is reserved: else lines that
         don't say how long their answers may be would wait for each other. Raises: BudgetUsed, also where what is left
         of a budget is reserved; StoreDown.
         """
-        used = replace(used, completion=self._expected)
+        usage = replace(usage, completion=self._expected)
         if self._name in self._ledger.unsettled:  # of a former try here, while Redis was away
             await self._ledger.settle_rest()
         async with self._lock:
             while True:
                 self._accounts = self._limits()
-                if (refusal := await self._ask(self._name, used, ends)) is None:
+                if (refusal := await self._ask(self._name, usage, ends)) is None:
                     return
                 if refusal.kind in ("budget", "reserved"):
                     raise BudgetUsed(words(refusal))

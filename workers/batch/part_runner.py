@@ -133,7 +133,7 @@ class PartRunner:
             handling.done = await self._all(handling)
             return handling.done
 
-    async def _all(self, handled: Handled) -> bool:
+    async def _all(self, handling: Handled) -> bool:
         """Answers the lines; whether the results of all are in the storage. Raises: FileGone, StorageDown."""
         batch, part = self.ticket.batch, self.ticket.part
         raw = await asyncio.to_thread(self._storage.get, batch_paths.part(batch, part))
@@ -147,12 +147,12 @@ class PartRunner:
             return True  # done before, which Redis has lost
         self._results = {r.number: r for r in await until_done(batch, self._batch_store.done, batch, part)}
         todo = [line for line in lines if line.number not in self._results]
-        self._suspects.begin(handled, [line.number for line in todo])
+        self._suspects.begin(handling, [line.number for line in todo])
         if self._stopping:
             pass
-        elif handled.deaths and self.batch.lethal >= MOST_LETHAL:
+        elif handling.deaths and self.batch.lethal >= MOST_LETHAL:
             await asyncio.gather(*(self._give_up(line) for line in todo))
-        elif handled.deaths >= CUT:
+        elif handling.deaths >= CUT:
             await self._one_by_one(todo)
         else:
             self._ask(todo)

@@ -38,7 +38,7 @@ class Sums(NamedTuple):
     errors: int  # bytes of the error file
 
 
-def write_result_files(storage: Storage, batch: Batch, done: Done, has_lock: HasLock) -> Sums:
+def write_result_files(storage: Storage, batch: Batch, results_of: Done, has_lock: HasLock) -> Sums:
     """Writes both files, except empty ones. Holds one part in memory.
 
     Raises: StorageDown; InterruptedError when `has_lock` is False at the end: another worker may have cleaned up the
@@ -51,7 +51,7 @@ def write_result_files(storage: Storage, batch: Batch, done: Done, has_lock: Has
     unexecuted_codes = {problem.code for problem in _NOT_EXECUTED.values()}
     with ExitStack() as stack:
         files: list[IO[bytes]] = [stack.enter_context(storage.write(path)) for path in paths]
-        for stored_result in _results(storage, batch, done):
+        for stored_result in _results(storage, batch, results_of):
             result = _whole(storage, id_, stored_result)
             to = 0 if result.problem is None else 1
             raw = line_of(id_, result)
@@ -70,7 +70,7 @@ def write_result_files(storage: Storage, batch: Batch, done: Done, has_lock: Has
     return Sums(not_executed, *counts, *tokens, *sizes)
 
 
-def _results(storage: Storage, batch: Batch, done: Done) -> Iterator[Result]:
+def _results(storage: Storage, batch: Batch, results_of: Done) -> Iterator[Result]:
     """One for each line of the input."""
     id_ = batch.order.id
     raw_broken = storage.get(batch_paths.broken(id_))
@@ -81,7 +81,7 @@ def _results(storage: Storage, batch: Batch, done: Done) -> Iterator[Result]:
         if raw_answers is not None:
             yield from decode_results(raw_answers)
             continue
-        results_by_number = {result.number: result for result in done(id_, part)}
+        results_by_number = {result.number: result for result in results_of(id_, part)}
         yield from results_by_number.values()
         lines = storage.get(batch_paths.part(id_, part))
         for line in decode_part(lines).lines if lines is not None else ():

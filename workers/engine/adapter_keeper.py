@@ -59,10 +59,10 @@ class AdapterKeeper:
         self._soon = asyncio.Event()
         self._in_use.on_idle = self._idle
 
-    def look(self, asked: str = "") -> None:
+    def look(self, name: str = "") -> None:
         """The wanted adapters have changed; or requests wait for one of them."""
-        if asked:
-            self._asked[asked] = time.monotonic()
+        if name:
+            self._asked[name] = time.monotonic()
         self._soon.set()
 
     def _idle(self) -> None:

@@ -98,13 +98,13 @@ def lease_ended(keys: Keys, worker: WorkerId, pool: PoolId) -> list[Command]:
     return [("UNLINK", keys.worker(worker), keys.member(worker)), ("EVAL", TELL, 1, keys.changed(pool), worker)]
 
 
-def clean_up(redis_url: str, commands: Sequence[Command], left: list[psutil.Process]) -> None:
-    """Sends the commands, whose keys have one slot of a cluster, and kills the processes `left`."""
+def clean_up(redis_url: str, commands: Sequence[Command], processes: list[psutil.Process]) -> None:
+    """Sends the commands, whose keys have one slot of a cluster, and kills the processes `processes`."""
     home = str(commands[0][1])
     with suppress(redis.RedisError, OSError), sync_client(redis_url, _TIMEOUT_S, home) as client:
         for command in commands:
             client.execute_command(*command)
-    for process in left:
+    for process in processes:
         with suppress(psutil.NoSuchProcess):  # psutil notices a reused process id
             for child in process.children(recursive=True):
                 child.kill()

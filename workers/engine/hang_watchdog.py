@@ -58,7 +58,7 @@ class HangWatchdog(Thread):
         """Seconds for which the event loop has not run. `now`: monotonic."""
         return now - self._turned
 
-    def _turn(self, asked: float) -> None:
+    def _turn(self, question_at: float) -> None:
         self._turned = time.monotonic()
-        self._delays.append(self._turned - asked)
+        self._delays.append(self._turned - question_at)
         self._runner.loop_delay_s = max(self._delays)

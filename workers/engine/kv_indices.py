@@ -41,23 +41,23 @@ class KvIndices(Struct, frozen=True):
 
 
 def kv_indices(
-    runner: Runner, name: PoolId, pool: Pool, info: EngineInfo, renumbered: Callable[[], Awaitable[None]]
+    runner: Runner, name: PoolId, pool: Pool, info: EngineInfo, on_new_number: Callable[[], Awaitable[None]]
 ) -> KvIndices:
-    """`renumbered` tells API replicas that a number has changed."""
+    """`on_new_number` tells API replicas that a number has changed."""
     wire, keys = runner.index, runner.keys
     if why := why_unindexed(info):
         log.warning("kv_events_not_placed", pool=name, reason=why, effect="routing by load only")
     events = {} if why else runner.engine.kv_events()
     sources = [source for _rank, source in sorted(events.items())]
-    caches = [KvIndex(wire, keys, keys.cached(name), renumbered) for _ in sources]
+    caches = [KvIndex(wire, keys, keys.cached(name), on_new_number) for _ in sources]
     hybrid = sources if info.groups and naming(info.groups).sees == "all" else []
-    beginnings = [KvIndex(wire, keys, keys.cached(name), renumbered) for _ in hybrid]
+    beginnings = [KvIndex(wire, keys, keys.cached(name), on_new_number) for _ in hybrid]
     hosts, stores, cleaner = list[KvIndex](), list[StoreIndex](), None
     if info.tier_block_bytes and sources:
-        hosts = [KvIndex(wire, keys, keys.tiered(name), renumbered) for _ in sources]
+        hosts = [KvIndex(wire, keys, keys.tiered(name), on_new_number) for _ in sources]
         if pool.tiers is not None and pool.tiers.disk is not None:
             address = _store_name(pool, pool.tiers, info)
-            stores = [StoreIndex(wire, keys, name, address, renumbered) for _ in sources]
+            stores = [StoreIndex(wire, keys, name, address, on_new_number) for _ in sources]
             size = math.inf if pool.tiers.disk_gb is None else pool.tiers.disk_gb * 1e9
             place, every_s = open_store(pool.tiers.disk), pool.tiers.disk_look_s
             erased_salts = ErasedSalts(runner.redis, keys, name)

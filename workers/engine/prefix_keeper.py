@@ -123,11 +123,11 @@ class PrefixKeeper:
             log.info("prefix_computed", prefix=prefix.id, tokens=len(prefix.tokens))
         self._computed.add(prefix.id)
 
-    async def _compute(self, asked: GenerateRequest) -> bool:
+    async def _compute(self, request: GenerateRequest) -> bool:
         """Whether it was computed: not if the engine has to stand still. Raises: XylemError."""
         if self._stands_still:
             return False
-        running = self._running = asyncio.create_task(self._answer(asked))
+        running = self._running = asyncio.create_task(self._answer(request))
         try:
             await asyncio.wait([running])
         finally:
@@ -135,10 +135,10 @@ class PrefixKeeper:
             self._running = None
         return not running.cancelled() and running.result()
 
-    async def _answer(self, asked: GenerateRequest) -> bool:
+    async def _answer(self, request: GenerateRequest) -> bool:
         """Whether there was one. Raises: XylemError."""
-        with self._has(asked.adapter):
-            async with aclosing(self._runner.engine.generate(asked)) as steps:
+        with self._has(request.adapter):
+            async with aclosing(self._runner.engine.generate(request)) as steps:
                 return bool([token async for step in steps for token in step.tokens])
 
     def _has(self, adapter: str | None) -> AbstractContextManager[None]:

@@ -86,24 +86,24 @@ class StateKeeper:
             case Scale():
                 await self._scale(command.ranks)
 
-    async def _take_over(self, wanted: PoolState) -> None:
-        if wanted.weights != self._runner.weights:
-            if _is_sent(wanted.source):
-                log.warning("weights_awaited", version=wanted.weights, reason="they came through a transfer group")
+    async def _take_over(self, target: PoolState) -> None:
+        if target.weights != self._runner.weights:
+            if _is_sent(target.source):
+                log.warning("weights_awaited", version=target.weights, reason="they came through a transfer group")
                 self.presence.awaits_weights = True
                 await self.presence.come_back(self._state)
             else:
-                await self._set_weights(wanted.weights, wanted.source, "abort")
-        if wanted.paused and not self._state.asleep:
-            await self._pause(wanted.paused)
-        elif self._state.paused and not wanted.paused:
+                await self._set_weights(target.weights, target.source, "abort")
+        if target.paused and not self._state.asleep:
+            await self._pause(target.paused)
+        elif self._state.paused and not target.paused:
             await self._resume()
-        if not wanted.sleep and self._state.asleep:
+        if not target.sleep and self._state.asleep:
             await self._wake(())
-        elif wanted.sleep and sleeps(await self._awake_others(), wanted.keep_awake):
-            await self._sleep(wanted.sleep, "abort")
-            if wanted.tags:
-                await self._wake(wanted.tags)
+        elif target.sleep and sleeps(await self._awake_others(), target.keep_awake):
+            await self._sleep(target.sleep, "abort")
+            if target.tags:
+                await self._wake(target.tags)
 
     # One change each.
 

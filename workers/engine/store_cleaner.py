@@ -44,10 +44,10 @@ class StoreCleaner:
         lock: str,
         worker: WorkerId,
         every_s: float,
-        erased: ErasedSalts | None = None,
+        erased_salts: ErasedSalts | None = None,
     ) -> None:
-        """`most`: bytes. `wire`: of the index; `lock`: the key that says who cleans. `erased`: None for no salts."""
-        self._erased, self._done = erased, frozenset[str]()  # labels whose blocks were removed before
+        """`most`: bytes. `wire`: of the index; `lock`: the key that says who cleans. `erased_salts`: None: no salts."""
+        self._erased, self._done = erased_salts, frozenset[str]()  # labels whose blocks were removed before
         self._store, self._most, self._index, self._every_s = store, most, index, every_s
         self._wire, self._lock, self._worker = wire, lock, worker
         self.unwanted: Callable[[], Set[bytes]] = frozenset  # our hashes of blocks that are to go
@@ -133,10 +133,10 @@ class StoreCleaner:
         return True
 
 
-def missing(known: Mapping[bytes, bytes], found: Iterable[Stored]) -> dict[bytes, bytes]:
-    """The blocks of `known` that have no file. A block's file is called `<hash>-<group>`."""
-    there = {_name(one) for one in found}
-    return {name: ours for name, ours in known.items() if name not in there}
+def missing(places: Mapping[bytes, bytes], blocks: Iterable[Stored]) -> dict[bytes, bytes]:
+    """The blocks of `places` that have no file. A block's file is called `<hash>-<group>`."""
+    there = {_name(one) for one in blocks}
+    return {name: ours for name, ours in places.items() if name not in there}
 
 
 def _name(one: Stored) -> bytes | None:

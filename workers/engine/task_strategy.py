@@ -106,21 +106,21 @@ def direct(task: Task, app: Any, consumer: Any, **options: Any) -> Any:
     return take
 
 
-def _begin(taken: _Taken, run: RunArgs[Any]) -> None:
+def _begin(message: _Taken, run: RunArgs[Any]) -> None:
     """Begins the run, on the engine's loop."""
-    state.task_accepted(taken)
-    taken.tell("started")
+    state.task_accepted(message)
+    message.tell("started")
     id_ = run_id(run.request, run.attempt)
-    if taken.name == PAINT_TASK:
-        RUNNER.get().watchers[id_] = taken.step
-    RUNNER.get().start(run, partial(_end, taken, id_))
+    if message.name == PAINT_TASK:
+        RUNNER.get().watchers[id_] = message.step
+    RUNNER.get().start(run, partial(_end, message, id_))
 
 
-def _end(taken: _Taken, run: RunId, error: BaseException | None) -> None:
+def _end(message: _Taken, run: RunId, error: BaseException | None) -> None:
     RUNNER.get().watchers.pop(run, None)
-    state.task_ready(taken)
+    state.task_ready(message)
     ROOM.wake_if_full()
     if error is None:
-        taken.tell("succeeded", result="None", runtime=time.time() - taken.began)
+        message.tell("succeeded", result="None", runtime=time.time() - message.began)
     else:
-        taken.tell("failed", exception=type(error).__name__, traceback="")
+        message.tell("failed", exception=type(error).__name__, traceback="")

@@ -119,8 +119,8 @@ async def _change(runner: Runner, keeper: StateKeeper, command: StateCommand) ->
     await _reply(runner, command.id, reason)
 
 
-async def _expand(runner: Runner, questions: MediaQuestions, asked: ExpandMedia) -> None:
-    await _send(runner, asked.id, await questions.answered(asked))
+async def _expand(runner: Runner, questions: MediaQuestions, question: ExpandMedia) -> None:
+    await _send(runner, question.id, await questions.answered(question))
 
 
 async def _reply(runner: Runner, command: str, reason: str) -> None:

@@ -68,10 +68,10 @@ class Observation:
         return seen_pools
 
 
-def seen_worker(lease: Lease, reserved: Mapping[bytes, Sequence[float]]) -> SeenWorker:
-    """`reserved`: the entries of `loads:<pool>` by place."""
+def seen_worker(lease: Lease, reservations: Mapping[bytes, Sequence[float]]) -> SeenWorker:
+    """`reservations`: the entries of `loads:<pool>` by place."""
     worker = lease.worker
-    places = [reserved.get(place_id(worker.id, rank).encode()) for rank in range(worker.ranks)]
+    places = [reservations.get(place_id(worker.id, rank).encode()) for rank in range(worker.ranks)]
     requests = sum(int(place[0] + place[5]) for place in places if place is not None)
     draining = worker_state(lease.state, draining=lease.draining) == "draining"
     reused_tokens_per_s = lease.speeds.reused_tokens_per_s * worker.ranks

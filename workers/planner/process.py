@@ -31,14 +31,14 @@ _LEAST_TTL_S = 60.0
 
 class Planner:
     def __init__(
-        self, settings: Settings, declared: PoolsFile, wire: Wire, scaler: Scaler, interval_s: float, *, act: bool
+        self, settings: Settings, pools_file: PoolsFile, wire: Wire, scaler: Scaler, interval_s: float, *, act: bool
     ) -> None:
         """`act`: else it only says what it would do."""
         self._keys, self._wire, self._scaler, self._act = settings.keys, wire, scaler, act
         self._interval_s, self._me = interval_s, new_api_id()
-        scales = scales_of(declared)
-        self._objectives, self._limits = objectives_of(declared), limits_of(scales, declared.planner.gpus)
-        pools = {name: declared.pools[name] for name in scales}
+        scales = scales_of(pools_file)
+        self._objectives, self._limits = objectives_of(pools_file), limits_of(scales, pools_file.planner.gpus)
+        pools = {name: pools_file.pools[name] for name in scales}
         self._observation = Observation(wire, self._keys, pools, settings.max_queued)
         self._history = TrafficHistory(wire, self._keys, self._objectives)
         self._leads = asyncio.Event()
@@ -108,16 +108,16 @@ class Planner:
             )
         return Desired(plan.workers, plan.reason, decision, now, self._act, drain, plan.arrivals_per_s)
 
-    async def _tell(self, desired: Mapping[PoolId, Desired]) -> None:
+    async def _tell(self, targets: Mapping[PoolId, Desired]) -> None:
         """Raises: StoreDown."""
         ttl_ms = round(1000 * max(_LEAST_TTL_S, 10 * self._interval_s))
-        entries = [(self._keys.desired(pool), encode_desired(each)) for pool, each in desired.items()]
+        entries = [(self._keys.desired(pool), encode_desired(each)) for pool, each in targets.items()]
         await self._wire.execute([("SET", key, raw, "PX", ttl_ms) for key, raw in entries])
 
-    async def _scale(self, desired: Mapping[PoolId, Desired]) -> None:
+    async def _scale(self, targets: Mapping[PoolId, Desired]) -> None:
         """Raises: StoreDown."""
         failures = {}
-        for pool, each in desired.items():
+        for pool, each in targets.items():
             try:
                 await self._scaler.scale(pool, each, [lease.worker for lease in self._observation.leases[pool]])
             except ScalingFailed as exc:

@@ -95,10 +95,10 @@ class TrafficHistory:
             long[begin] = merged(parts, begin, len(parts) * _SHORT)
         return new
 
-    def _kept(self, changed: Mapping[tuple[str, int], set[int]], now: float) -> list[Command]:
+    def _kept(self, changes: Mapping[tuple[str, int], set[int]], now: float) -> list[Command]:
         """Commands that write what is new, and forget what is too old here and there."""
         commands: list[Command] = []
-        for which, new in changed.items():
+        for which, new in changes.items():
             key, windows = self._keys.traffic_of(*which), self._known[which]
             if new:
                 fields = [x for begin in sorted(new) for x in (begin, _encode(windows[begin]))]
@@ -115,9 +115,9 @@ def _nothing(begin: float) -> Traffic:
     return Traffic(begin, _SHORT, 0, none, none)
 
 
-def _understood(kept: Mapping[int, bytes]) -> dict[int, Traffic]:
+def _understood(records: Mapping[int, bytes]) -> dict[int, Traffic]:
     try:
-        windows = {begin: _decode(raw) for begin, raw in kept.items()}
+        windows = {begin: _decode(raw) for begin, raw in records.items()}
     except msgspec.DecodeError as exc:  # of another version
         log.warning("traffic_not_understood", error=str(exc))
         return {}

@@ -18,11 +18,11 @@ def fleet_view(
     grids: Mapping[PoolId, Grid],
     leases: Sequence[Lease],
     loads: Mapping[bytes, bytes],
-    cached: Mapping[int, int] | None,
+    cache_sizes: Mapping[int, int] | None,
 ) -> list[dict[str, Any]]:
     """`grids`: as `FleetReader` has them. `loads`: what is reserved, by place.
 
-    `cached`: blocks in the prefix index, by KV cache; None: it is away.
+    `cache_sizes`: blocks in the prefix index, by KV cache; None: it is away.
     """
     return [
         {
@@ -32,7 +32,7 @@ def fleet_view(
             "role": pool.role,
             "task": pool.task,
             "workers": sorted(
-                (_worker(lease, grids[name], loads, cached) for lease in leases if lease.worker.pool == name),
+                (_worker(lease, grids[name], loads, cache_sizes) for lease in leases if lease.worker.pool == name),
                 key=lambda worker: str(worker["id"]),
             ),
         }
@@ -41,7 +41,7 @@ def fleet_view(
 
 
 def _worker(
-    lease: Lease, usual: Grid, loads: Mapping[bytes, bytes], cached: Mapping[int, int] | None
+    lease: Lease, usual: Grid, loads: Mapping[bytes, bytes], cache_sizes: Mapping[int, int] | None
 ) -> dict[str, Any]:
     worker, load, ranks = lease.worker, lease.load, lease.worker.ranks
     has_all = worker.kv_events and grid_of(worker).everywhere  # else the index has points only
@@ -62,7 +62,7 @@ def _worker(
             "total": worker.total_blocks * ranks,
             "held": load.used_blocks,
             "lent": load.lent_blocks,
-            "cached": sum(cached.get(n, 0) for n in lease.caches) if cached is not None and has_all else None,
+            "cached": sum(cache_sizes.get(n, 0) for n in lease.caches) if cache_sizes is not None and has_all else None,
         },
         "by_load": why_by_load(lease, usual),
         "reserved": _reserved(lease, loads),

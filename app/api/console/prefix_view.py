@@ -29,14 +29,14 @@ class Node(Struct, frozen=True):
             yield from node.all()
 
 
-def tree(prompts: Sequence[bytes], begun: int = 0, depth: int = _DEPTH) -> list[Node]:
-    """The hottest prefixes of these prompts (packed block hashes) that all have their first `begun` blocks in common.
+def tree(prompts: Sequence[bytes], start: int = 0, depth: int = _DEPTH) -> list[Node]:
+    """The hottest prefixes of these prompts (packed block hashes) that all have their first `start` blocks in common.
 
     Hot is what saves most: the prompts that have it, times its blocks.
     """
     if not depth:
         return []
-    at = begun * HASH_BYTES
+    at = start * HASH_BYTES
     longer = sorted(prompt for prompt in prompts if len(prompt) > at)
     nodes = []
     for _, group in groupby(longer, lambda prompt: prompt[at : at + HASH_BYTES]):
@@ -87,8 +87,8 @@ def _by_number(leases: Sequence[Lease]) -> dict[bytes, PlaceId]:
     }
 
 
-def _named(held: bytes, caches: dict[bytes, PlaceId]) -> list[PlaceId]:
-    numbers = (held[i : i + 4] for i in range(0, len(held), 4))
+def _named(raw_numbers: bytes, caches: dict[bytes, PlaceId]) -> list[PlaceId]:
+    numbers = (raw_numbers[i : i + 4] for i in range(0, len(raw_numbers), 4))
     return [caches[number] for number in numbers if number in caches]
 
 

@@ -80,9 +80,9 @@ class LiveLooks:
                 del self._clients[client]
 
 
-def _pause_s(shown: Iterable[_Shared]) -> float:
+def _pause_s(events: Iterable[_Shared]) -> float:
     """Seconds until the next look at one of the events that a client is shown."""
-    return max(_EVERY_S, _EVERY_S_PER_BYTE * sum(len(one.event) for one in shown))
+    return max(_EVERY_S, _EVERY_S_PER_BYTE * sum(len(one.event) for one in events))
 
 
 async def _anybody() -> None:

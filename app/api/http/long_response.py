@@ -11,9 +11,9 @@ _PIECE = 2**16  # bytes
 class LongResponse(Response):
     """JSON that is sent in pieces, and counts as its client's bytes until the client has taken it."""
 
-    def __init__(self, raw: bytes, held: HeldBytes) -> None:
+    def __init__(self, raw: bytes, held_bytes: HeldBytes) -> None:
         super().__init__(raw, media_type="application/json")
-        self._held = held
+        self._held = held_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises: Saturated, before anything is sent."""

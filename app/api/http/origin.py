@@ -35,17 +35,17 @@ class Allowed:
         )
 
 
-def admit(allowed: Allowed, headers: Headers) -> bytes:
+def admit(origins: Allowed, headers: Headers) -> bytes:
     """The allowed foreign origin of a request; empty: it has none. Raises: HostRefused, OriginRefused."""
     host = headers.get(b"host", b"").lower()
-    if host and allowed.hosts is not None and not is_named(host.decode("latin-1"), allowed.hosts):
+    if host and origins.hosts is not None and not is_named(host.decode("latin-1"), origins.hosts):
         raise HostRefused(f"The host {_shown(host)} is not this server: XYLEM_ALLOWED_HOSTS has its names.")
     origin = headers.get(b"origin")
     if origin is None or _is_same(origin, host):
         return b""
-    if ANY.encode() in allowed.origins:
+    if ANY.encode() in origins.origins:
         return b"*"
-    if origin in allowed.origins:
+    if origin in origins.origins:
         return origin
     raise OriginRefused(
         f"Pages of the origin {_shown(origin)} may not use this server: XYLEM_ALLOWED_ORIGINS has those that may."

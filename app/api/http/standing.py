@@ -60,19 +60,19 @@ class Standing:
         if len(pending_connections) > self._per_address:
             self._end_most(pending_connections)
 
-    def _stands(self, one: Connection, seen: Seen, now: float) -> bool:
-        if seen.what[1] == "head":
-            return now - seen.since >= self._head_s
-        if (elapsed_s := now - seen.counted) < self._body_s:
+    def _stands(self, one: Connection, look: Seen, now: float) -> bool:
+        if look.what[1] == "head":
+            return now - look.since >= self._head_s
+        if (elapsed_s := now - look.counted) < self._body_s:
             return False
-        stands = one.received - seen.received < elapsed_s * _LEAST_PER_S
-        one.seen = seen._replace(received=one.received, counted=now)
+        stands = one.received - look.received < elapsed_s * _LEAST_PER_S
+        one.seen = look._replace(received=one.received, counted=now)
         return stands
 
-    def _end_most(self, unfinished: list[Connection]) -> None:
+    def _end_most(self, connections: list[Connection]) -> None:
         """The oldest ones of each address that has too many."""
         by_address: dict[object, list[Connection]] = defaultdict(list)
-        for one in unfinished:
+        for one in connections:
             peer = one.transport.get_extra_info("peername")
             by_address[peer[0] if isinstance(peer, tuple) else peer].append(one)
         for those in by_address.values():

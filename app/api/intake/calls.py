@@ -118,11 +118,11 @@ async def patiently(state: ApiState, ask: Callable[[], Awaitable[T]]) -> T:
         await asyncio.sleep(_RETRY_S)
 
 
-async def _put(state: ApiState, kept: KeptRequest, join: str, read: int | None) -> RequestId:
-    quota = await state.quotas.kept(state.api_keys.client_of(kept.tenant, kept.key))
-    first = await state.resumable_store.put(kept, join=join, read=read, quota=quota)
-    if first != kept.id and await _was_refused(state, first):  # a client that tries again is served
-        first = await state.resumable_store.put(kept, join=join, instead_of=first, read=read, quota=quota)
+async def _put(state: ApiState, kept_request: KeptRequest, join: str, read: int | None) -> RequestId:
+    quota = await state.quotas.kept(state.api_keys.client_of(kept_request.tenant, kept_request.key))
+    first = await state.resumable_store.put(kept_request, join=join, read=read, quota=quota)
+    if first != kept_request.id and await _was_refused(state, first):  # a client that tries again is served
+        first = await state.resumable_store.put(kept_request, join=join, instead_of=first, read=read, quota=quota)
     return first
 
 
@@ -160,24 +160,24 @@ async def give_up(state: ApiState, request: RequestId, scope: Scope) -> None:
 
 
 def start(
-    state: ApiState, kept: KeptRequest, plan: GenerationPlan, charge: Charge | None, trace: RequestTrace | None
+    state: ApiState, kept_request: KeptRequest, plan: GenerationPlan, charge: Charge | None, trace: RequestTrace | None
 ) -> Replay:
     """Begins the answer to a request that is in Redis. `trace`: the request's, which ends with the answer."""
-    adoption = Adopted(kept.id, kept.created)
+    adoption = Adopted(kept_request.id, kept_request.created)
     if trace is not None:
         trace.ends_with_answer = True
     call = Generation(
         plan,
         dispatcher=state.dispatcher,
         charge=charge,
-        begun=adoption,
-        client=state.api_keys.client_of(kept.tenant, kept.key),
-        x_request_id=kept.x_request_id,
+        adoption=adoption,
+        client=state.api_keys.client_of(kept_request.tenant, kept_request.key),
+        x_request_id=kept_request.x_request_id,
         trace=trace,
     )
-    state.answer_owner.start(kept, call)
+    state.answer_owner.start(kept_request, call)
     limit_headers = {} if charge is None else charge.headers()
-    return Replay(state.resumable_store, state.answer_owner, plan, Found(kept, 0), allowed=limit_headers)
+    return Replay(state.resumable_store, state.answer_owner, plan, Found(kept_request, 0), access=limit_headers)
 
 
 async def _was_refused(state: ApiState, request: RequestId) -> bool:

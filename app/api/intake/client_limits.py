@@ -7,12 +7,12 @@ from app.errors import RequestError
 from app.openai.schemas import ModelRequest
 
 
-def check_priority(state: ApiState, scope: Scope, asked: ModelRequest) -> None:
+def check_priority(state: ApiState, scope: Scope, request: ModelRequest) -> None:
     """Raises: RequestError when the priority is more urgent than this client's may be."""
     client_least = state.api_keys.client(scope).within.min_priority
     least = state.settings.min_priority if client_least is None else client_least
-    if asked.priority is not None and asked.priority < least:
+    if request.priority is not None and request.priority < least:
         raise RequestError(
-            f"'priority': {asked.priority} is more urgent than {least}, the most urgent for this client.",
+            f"'priority': {request.priority} is more urgent than {least}, the most urgent for this client.",
             param="priority",
         )

@@ -41,11 +41,11 @@ class FastPath:
         self,
         app: FastAPI,
         handlers: Mapping[str, Handler],
-        allowed: Allowed,
-        traced: Container[str] = (),
+        origins: Allowed,
+        paths: Container[str] = (),
         front: Front | None = None,
     ) -> None:
-        self._app, self._handlers, self._allowed, self._traced, self._front = app, handlers, allowed, traced, front
+        self._app, self._handlers, self._allowed, self._traced, self._front = app, handlers, origins, paths, front
         # The paths whose POSTs `_normalised` leaves as they are.
         self._as_sent = {path for path in handlers if not is_anthropics({"path": path, "headers": ()})}
 

@@ -59,10 +59,10 @@ def request_of(message: Any, within_s: float | None) -> InferRequest:
     )
 
 
-def parameters_of(given: Mapping[str, Any]) -> dict[str, Any]:
+def parameters_of(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Parameters that have a value."""
-    kinds = {name: one.WhichOneof("parameter_choice") for name, one in given.items()}
-    return {name: getattr(given[name], kind) for name, kind in kinds.items() if kind}
+    kinds = {name: one.WhichOneof("parameter_choice") for name, one in fields.items()}
+    return {name: getattr(fields[name], kind) for name, kind in kinds.items() if kind}
 
 
 def response_of(request: InferRequest, outputs: Sequence[Tensor]) -> Any:

@@ -130,7 +130,7 @@ def _list(values: Sequence[Any]) -> bytes:
     return b"[%b]" % b",".join(json_bytes.dumps(list(piece))[1:-1] for piece in pieces)
 
 
-def _written(asked: InferRequest, body: InferBody, outputs: list[Tensor], headers: dict[str, str]) -> Response:
+def _written(request: InferRequest, body: InferBody, outputs: list[Tensor], headers: dict[str, str]) -> Response:
     output_docs, behind = [], []
     for one in outputs:
         out: dict[str, Any] = {"name": one.name, "datatype": one.datatype, "shape": one.shape}
@@ -140,8 +140,8 @@ def _written(asked: InferRequest, body: InferBody, outputs: list[Tensor], header
         else:
             out["data"] = orjson.Fragment(_list(one.values))
         output_docs.append(out)
-    id_field = {"id": asked.id} if asked.id else {}
-    head = json_bytes.dumps({"model_name": asked.model, "model_version": VERSION, **id_field, "outputs": output_docs})
+    id_field = {"id": request.id} if request.id else {}
+    head = json_bytes.dumps({"model_name": request.model, "model_version": VERSION, **id_field, "outputs": output_docs})
     if not behind:
         return Response(head, headers=headers, media_type="application/json")
     headers = {**headers, _HEADER_LENGTH: str(len(head))}

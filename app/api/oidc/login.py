@@ -45,13 +45,13 @@ class Login:
         )
 
     @staticmethod
-    def takes(given: bytes) -> bool:
+    def takes(credential: bytes) -> bool:
         """Whether it looks like a token, and not like an API key."""
-        return looks_signed(given)
+        return looks_signed(credential)
 
-    def tenant(self, token: Verified, known: Mapping[TenantId, Tenant]) -> TenantId:
+    def tenant(self, token: Verified, tenants: Mapping[TenantId, Tenant]) -> TenantId:
         """Raises: Forbidden."""
-        return tenant_of(token, known, self.claims)
+        return tenant_of(token, tenants, self.claims)
 
     def known(self, digest: bytes) -> Verified | None:
         identity = self._known.get(digest)
@@ -60,9 +60,9 @@ class Login:
             return None
         return identity
 
-    async def verify(self, digest: bytes, given: bytes) -> Verified:
+    async def verify(self, digest: bytes, credential: bytes) -> Verified:
         """Raises: Unauthorized, IssuerDown."""
-        token = given.decode("latin-1")
+        token = credential.decode("latin-1")
         kid, algorithm = header_of(token)
         if not self.signing_keys.loaded:
             await self.signing_keys.refresh()

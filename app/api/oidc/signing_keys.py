@@ -22,9 +22,9 @@ _MOST_BYTES = 2**20  # of an answer
 
 
 class SigningKeys:
-    def __init__(self, issuer: str, changed: Callable[[], None], *, least_s: float = _LEAST_S) -> None:
-        """`changed`: is called when they are others than before."""
-        self._issuer, self._changed, self._least_s = issuer, changed, least_s
+    def __init__(self, issuer: str, on_change: Callable[[], None], *, least_s: float = _LEAST_S) -> None:
+        """`on_change`: is called when they are others than before."""
+        self._issuer, self._changed, self._least_s = issuer, on_change, least_s
         self._client = httpx.AsyncClient(timeout=None, trust_env=False)  # noqa: S113 (`_update` has one)
         self._lock = asyncio.Lock()
         self._tried = -math.inf  # monotonic

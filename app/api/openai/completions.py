@@ -87,12 +87,12 @@ async def handle(endpoint: CompletionEndpoint, state: ApiState, raw: bytes, scop
 
 
 async def _read(
-    call: Replay, writer: StreamWriter, receive: Receive, left: Callable[[RequestId], Awaitable[None]] | None
+    call: Replay, writer: StreamWriter, receive: Receive, on_leave: Callable[[RequestId], Awaitable[None]] | None
 ) -> dict[str, Any]:
     """A whole kept answer. Raises: the error that ended it."""
     try:
         return await until_client_left(writer.whole(), receive)
     except (Cancelled, ServerStops):
-        if left is not None:
-            await left(call.id)
+        if on_leave is not None:
+            await on_leave(call.id)
         raise

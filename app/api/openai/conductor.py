@@ -51,14 +51,20 @@ class Conductor:
     """The run of one request through a pipeline's stages."""
 
     def __init__(
-        self, state: ApiState, asking: Asking, named: PipelineNamed, prefix: str, scope: Scope, receive: Receive
+        self,
+        state: ApiState,
+        asking: Asking,
+        pipeline_request: PipelineNamed,
+        prefix: str,
+        scope: Scope,
+        receive: Receive,
     ) -> None:
         """`prefix`: of the answer's id. Raises: RequestError."""
-        body: ModelRequest = named.body
+        body: ModelRequest = pipeline_request.body
         check_priority(state, scope, body)
         body.check()
-        self.name, self._stages = body.model, named.pipeline.stages
-        self._param = "prompt" if named.paints else "messages"  # where the text comes from
+        self.name, self._stages = body.model, pipeline_request.pipeline.stages
+        self._param = "prompt" if pipeline_request.paints else "messages"  # where the text comes from
         self.id, self._came = new_request_id(prefix, state.dispatcher.api), clock.now()
         self._ends = self._came + (body.timeout or state.settings.request_timeout_s)
         self._body, self._scope, self._receive = body, scope, receive
@@ -194,16 +200,16 @@ class Conductor:
         windows = await media.spoken(sounds, WINDOW_S)
         return await side_by_side(recognised(self._asking, model, one, self._begin) for one in windows)
 
-    async def _last(self, understand: Any, raw: bytes, revised: str | None = None) -> tuple[Any, Generation]:
+    async def _last(self, understand: Any, raw: bytes, revision: str | None = None) -> tuple[Any, Generation]:
         body, plan = await understand(self._last_asking, raw)
         model = with_fields(plan.model, name=self.name)
-        plan = replace(plan, model=model, revised_prompt=revised, priced_as=plan.model.name)
+        plan = replace(plan, model=model, revised_prompt=revision, priced_as=plan.model.name)
         token_counts = [call.tokens() for call in self._calls]
         call = await self._begin(plan, Adopted(self.id, self._came))
         call.before = sum(u[0] for u in token_counts), sum(u[1] for u in token_counts), sum(u[2] for u in token_counts)
         return body, call
 
-    async def _begin(self, plan: GenerationPlan, begun: Adopted | None = None) -> Generation:
+    async def _begin(self, plan: GenerationPlan, adoption: Adopted | None = None) -> Generation:
         """A stage's job, in what is left of the request's time. Raises: DeadlineOver, StoreDown."""
         remaining_s = self._ends - clock.now()
         if remaining_s <= 0:
@@ -211,19 +217,19 @@ class Conductor:
         body = self._body
         plan = replace(
             plan,
-            timeout_s=remaining_s if begun is None else self._ends - begun.came,
+            timeout_s=remaining_s if adoption is None else self._ends - adoption.came,
             priority=body.urgency,
             aside=body.aside,
         )
         charge = self._charge
-        if charge is not None and begun is None:
+        if charge is not None and adoption is None:
             charge = StageCharge(charge)
         call = Generation(
             plan,
             dispatcher=self._state.dispatcher,
             client_left=partial(client_left, self._receive),
             charge=charge,
-            begun=begun,
+            adoption=adoption,
             client=self._state.api_keys.client(self._scope),
             x_request_id=x_request_id.own_of(self._scope) or self.id,
             trace=trace_of(self._scope),

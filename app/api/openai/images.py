@@ -91,11 +91,11 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
 
 
 async def _of_pipeline(
-    state: ApiState, asking: Asking, named: PipelineNamed, raw: bytes, scope: Scope, receive: Receive
+    state: ApiState, asking: Asking, pipeline_request: PipelineNamed, raw: bytes, scope: Scope, receive: Receive
 ) -> Response:
     """Raises: XylemError."""
-    conductor = Conductor(state, asking, named, EDITS.prefix, scope, receive)
-    if named.body.stream:
+    conductor = Conductor(state, asking, pipeline_request, EDITS.prefix, scope, receive)
+    if pipeline_request.body.stream:
         return ImageStream(partial(conductor.pictures, raw), "image_generation", conductor.in_last)
     body, call = await conductor.pictures(raw)
     with conductor.in_last():

@@ -26,11 +26,11 @@ class KeptStream(EventStream):
         self,
         begin: Callable[[], Awaitable[Generation | Replay]],
         writer: Callable[[GenerationBase], StreamWriter],
-        left: Callable[[RequestId], Awaitable[None]] | None,
+        on_leave: Callable[[RequestId], Awaitable[None]] | None,
     ) -> None:
-        """`left`: called when its reader has left; None: the answer goes on."""
+        """`on_leave`: called when its reader has left; None: the answer goes on."""
         super().__init__(begin, writer)
-        self._left = left
+        self._left = on_leave
 
     async def _run(self, sse: Sse, receive: Receive) -> None:
         """Ends when its reader leaves, or the server stops: without an end of the answer, if that goes on elsewhere."""

@@ -106,10 +106,10 @@ def in_utf8(form: Request) -> Request:
     return form
 
 
-def _fields(given: dict[str, Any]) -> Fields:
+def _fields(form: dict[str, Any]) -> Fields:
     """Raises: RequestError that names the field."""
-    fields: dict[str, Any] = {name: value for name, value in given.items() if name not in _EXPIRES}
-    expires = {_EXPIRES[name]: _number(value) for name, value in given.items() if name in _EXPIRES}
+    fields: dict[str, Any] = {name: value for name, value in form.items() if name not in _EXPIRES}
+    expires = {_EXPIRES[name]: _number(value) for name, value in form.items() if name in _EXPIRES}
     return parse(Fields, orjson.dumps(fields | ({"expires_after": expires} if expires else {})))
 
 
@@ -117,14 +117,14 @@ def _number(text: str) -> str | int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else text
 
 
-def bounded(scope: Scope, receive: Receive, limit: int, refused: XylemError | None = None) -> Receive:
+def bounded(scope: Scope, receive: Receive, limit: int, error: XylemError | None = None) -> Receive:
     """`receive` with a bound of a form's file.
 
-    Raises: `refused`, or else BodyTooLarge, before a byte is read if the length is given, else later.
+    Raises: `error`, or else BodyTooLarge, before a byte is read if the length is given, else later.
     """
-    refused = refused or BodyTooLarge(f"The file is over the limit of {limit} bytes.", param="file")
+    error = error or BodyTooLarge(f"The file is over the limit of {limit} bytes.", param="file")
     if (length := given_length(scope)) is not None and length > limit + FORM:
-        raise refused
+        raise error
     count, share = 0, share_of(scope)
 
     async def counted() -> Message:
@@ -132,7 +132,7 @@ def bounded(scope: Scope, receive: Receive, limit: int, refused: XylemError | No
         message = await receive()
         count += len(message.get("body", b""))
         if count > limit + FORM:
-            raise refused
+            raise error
         if count > LARGE:
             await admitted()
             if share is not None:

@@ -35,14 +35,22 @@ async def keep(state: ApiState, scope: Scope, file: bytearray, painting: Paintin
     return f"{own_url(state.settings, scope)}{PATH}/{record.id}"
 
 
-async def keep_video(state: ApiState, kept: KeptRequest, file: bytearray) -> None:
+async def keep_video(state: ApiState, kept_request: KeptRequest, file: bytearray) -> None:
     """Stores a video under the id of its job. Raises: FileQuotaUsed, StorageDown, StoreDown."""
     now = int(clock.now())
     record = StoredFile(
-        FileId(kept.id), kept.key, "video.mp4", "video", len(file), now, now + state.settings.media_keep_s
+        FileId(kept_request.id),
+        kept_request.key,
+        "video.mp4",
+        "video",
+        len(file),
+        now,
+        now + state.settings.media_keep_s,
     )
     await in_thread(state.painted.put, record.path, file)
-    await state.files.add(record, await state.quotas.files(state.api_keys.client_of(kept.tenant, kept.key)))
+    await state.files.add(
+        record, await state.quotas.files(state.api_keys.client_of(kept_request.tenant, kept_request.key))
+    )
 
 
 async def kept_file(request: Request, id_: str, purpose: str) -> Response:

@@ -17,14 +17,14 @@ from app.openai.schemas import ChatRequest
 
 
 async def chat(
-    state: ApiState, asking: Asking, named: PipelineNamed, raw: bytes, scope: Scope, receive: Receive
+    state: ApiState, asking: Asking, pipeline_request: PipelineNamed, raw: bytes, scope: Scope, receive: Receive
 ) -> Response:
     """Raises: XylemError."""
-    chat_request: ChatRequest = named.body
+    chat_request: ChatRequest = pipeline_request.body
     if chat_request.kept or asks_to_keep(scope):
         param = "store" if chat_request.kept else "Idempotency-Key"
         raise RequestError("An answer of a pipeline is not kept: it can be neither stored nor resumed.", param=param)
-    conductor = Conductor(state, asking, named, CHAT.row.prefix, scope, receive)
+    conductor = Conductor(state, asking, pipeline_request, CHAT.row.prefix, scope, receive)
     if chat_request.stream:
         return _ChatStream(conductor, raw)
     body, call = await conductor.chat(raw)
@@ -47,9 +47,9 @@ class _ChatStream(EventStream):
         conductor = self._conductor
         sse.headers = conductor.headers
 
-        async def show(made: object) -> None:
+        async def show(chunk: object) -> None:
             await sse.start()
-            await sse.write(b"data: %b\n\n" % orjson.dumps(_chunk(conductor, made)))
+            await sse.write(b"data: %b\n\n" % orjson.dumps(_chunk(conductor, chunk)))
 
         body, self._call = await conductor.chat(self._raw, show)
         self._writer = CHAT.writer(self._call, body)
@@ -59,7 +59,7 @@ class _ChatStream(EventStream):
             await self._run(sse, receive)
 
 
-def _chunk(conductor: Conductor, made: object) -> dict[str, object]:
+def _chunk(conductor: Conductor, chunk: object) -> dict[str, object]:
     """A stage's chunk. Its choice says nothing: many clients look at the first one of every chunk."""
     return {
         "id": conductor.id,
@@ -67,5 +67,5 @@ def _chunk(conductor: Conductor, made: object) -> dict[str, object]:
         "created": conductor.created,
         "model": conductor.name,
         "choices": [{"index": 0, "delta": {}, "logprobs": None, "finish_reason": None}],
-        "stage": made,
+        "stage": chunk,
     }

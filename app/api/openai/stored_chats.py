@@ -45,7 +45,7 @@ async def show_all(request: Request) -> Response:
 
 async def _listed(state: ApiState, request: Request, key: KeyId, query: StoredChatsQuery) -> bytes:
     ids, more = await state.chats.page(
-        key, query.after, query.limit, newest_first=query.order == "desc", wanted=query.fits
+        key, query.after, query.limit, newest_first=query.order == "desc", is_match=query.fits
     )
     objects: dict[str, bytes] = {}
     remaining_bytes, last = _PAGE_BYTES, None
@@ -120,14 +120,14 @@ async def _find(request: Request, chat: str) -> tuple[Found, StoredChat]:
     return await state.chats.find(RequestId(chat), state.api_keys.owner(request.scope))
 
 
-async def _shown(state: ApiState, request: Request, found: Found, stored: StoredChat) -> bytes:
+async def _shown(state: ApiState, request: Request, existing: Found, chat: StoredChat) -> bytes:
     """Raises: RequestNotFound; ModelNotFound, RequestError when the answer can't be parsed any more."""
     within = state.api_keys.client(request.scope).within
-    asking = Asking(state, within, Asker(found.kept.key, found.kept.media))
-    body, plan = await CHAT.understand(asking, found.kept.body)
-    batches = await state.resumable_store.written(found.kept.id)
-    answer = WrittenAnswer(found.kept, plan, chain.from_iterable(batches))
-    whole = await CHAT.writer(answer, body).whole() | {"metadata": stored.metadata}
+    asking = Asking(state, within, Asker(existing.kept.key, existing.kept.media))
+    body, plan = await CHAT.understand(asking, existing.kept.body)
+    batches = await state.resumable_store.written(existing.kept.id)
+    answer = WrittenAnswer(existing.kept, plan, chain.from_iterable(batches))
+    whole = await CHAT.writer(answer, body).whole() | {"metadata": chat.metadata}
     return await answer.made(json_bytes.dumps, whole)
 
 

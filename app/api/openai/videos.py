@@ -151,12 +151,12 @@ async def _find(request: Request, video: str) -> Found:
     return record
 
 
-async def _object(state: ApiState, found: Found) -> dict[str, Any]:
-    body, plan = await VIDEOS.understand(Asking(state), found.kept.body)
+async def _object(state: ApiState, existing: Found) -> dict[str, Any]:
+    body, plan = await VIDEOS.understand(Asking(state), existing.kept.body)
     async with state.reading():
-        events = [event for batch in await state.resumable_store.written(found.kept.id) for event in batch]
-    return as_object(found.kept, body, plan, events, state.settings.media_keep_s)
+        events = [event for batch in await state.resumable_store.written(existing.kept.id) for event in batch]
+    return as_object(existing.kept, body, plan, events, state.settings.media_keep_s)
 
 
-def _json(shown: dict[str, Any]) -> Response:
-    return Response(orjson.dumps(shown), media_type="application/json")
+def _json(video: dict[str, Any]) -> Response:
+    return Response(orjson.dumps(video), media_type="application/json")

@@ -80,7 +80,7 @@ async def _acknowledged(state: ApiState, adapter: Adapter) -> Progress:
     log.info("adapter_wanted", adapter=adapter.versioned, model=adapter.model)
     await _told(state, adapter)
     pools = pools_of(state, adapter)
-    leases = await _until(state, adapter, lambda found: progress(adapter, found, pools).done)
+    leases = await _until(state, adapter, lambda some: progress(adapter, some, pools).done)
     return progress(adapter, leases, pools)
 
 
@@ -97,10 +97,10 @@ async def _told(state: ApiState, adapter: Adapter) -> None:
     await pipe.execute()
 
 
-async def _until(state: ApiState, adapter: Adapter, done: Callable[[Sequence[Lease]], bool]) -> Sequence[Lease]:
+async def _until(state: ApiState, adapter: Adapter, is_done: Callable[[Sequence[Lease]], bool]) -> Sequence[Lease]:
     """Raises: DeadlineOver."""
     until = time.monotonic() + _ACK_S
-    while not done(leases := await leases_of(state, adapter)):
+    while not is_done(leases := await leases_of(state, adapter)):
         if time.monotonic() > until:
             raise DeadlineOver(f"Not all workers have done so within {_ACK_S:g} s. They go on: see /admin/loras.")
         await asyncio.sleep(_LOOK_S)

@@ -65,19 +65,19 @@ async def isolate(request: Request, state: Admin, tenant: str) -> dict[str, Any]
     return {"object": "tenant", "name": tenant, "isolated": body.isolated}
 
 
-async def _erase(request: Request, state: ApiState, kind: Kind, name: str, found: Found | None) -> dict[str, Any]:
+async def _erase(request: Request, state: ApiState, kind: Kind, name: str, erasures: Found | None) -> dict[str, Any]:
     body = parse(ErasureRequest, await collect(request.scope, request.receive, _MOST) or b"{}")
     store, before = _store(state), await _store(state).find(kind, name)
-    if found is None and before is None:
+    if erasures is None and before is None:
         raise _unknown(kind, name)
     if before is not None and before.given_up:
         before = replace(before, given_up="")
         await store.put(before)
     over = before is None or _shown(state, before, await store.removed_kv())["status"] == "done"
-    if over and found is not None:
-        labels = await store.labels(found.tenants)
-        counts = {"keys": found.valid} if found.valid else {}
-        new_erasure = Erasure(kind, name, clock.now(), found.owners, labels, counts, clear=body.clear_kv)
+    if over and erasures is not None:
+        labels = await store.labels(erasures.tenants)
+        counts = {"keys": erasures.valid} if erasures.valid else {}
+        new_erasure = Erasure(kind, name, clock.now(), erasures.owners, labels, counts, clear=body.clear_kv)
         await store.put(new_erasure)  # first: whatever happens from here on, it will be carried out
         await store.revoke(new_erasure.owners)
         await store.change_salts(new_erasure)
@@ -91,10 +91,10 @@ async def _erase(request: Request, state: ApiState, kind: Kind, name: str, found
         await asyncio.sleep(_LOOK_S)
 
 
-def _shown(state: ApiState, erasure: Erasure, removed: dict[str, int]) -> dict[str, Any]:
-    """`removed`: blocks of stores."""
+def _shown(state: ApiState, erasure: Erasure, items: dict[str, int]) -> dict[str, Any]:
+    """`items`: blocks of stores."""
     kv = {
-        pool: [removed.get(f"{label}|{pool}") for label in erasure.labels]
+        pool: [items.get(f"{label}|{pool}") for label in erasure.labels]
         for pool, pool_spec in state.pools.items()
         if erasure.labels and pool_spec.tiers is not None and pool_spec.tiers.disk is not None
     }

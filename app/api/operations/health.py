@@ -99,9 +99,9 @@ def _pipelines(state: ApiState, client: Client) -> dict[str, Model]:
     return _allowed(client, {name: replace(model, name=name) for name, model in last.items()})
 
 
-def _allowed(client: Client, named: dict[str, Model]) -> dict[str, Model]:
+def _allowed(client: Client, models: dict[str, Model]) -> dict[str, Model]:
     """Models that the client may ask for."""
-    return {name: model for name, model in named.items() if may_ask(client.within, name)}
+    return {name: model for name, model in models.items() if may_ask(client.within, name)}
 
 
 @router.get("/v1/models/{name:path}", response_model=ModelCard, response_model_exclude_unset=True)

@@ -21,7 +21,7 @@ router = APIRouter(tags=["admin"], route_class=AuditedRoute)
 _TEXT: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {}}}}
 
 
-def _card(adapter: Adapter, found: Progress) -> dict[str, Any]:
+def _card(adapter: Adapter, progress: Progress) -> dict[str, Any]:
     return {
         "name": adapter.name,
         "version": adapter.version,
@@ -31,9 +31,9 @@ def _card(adapter: Adapter, found: Progress) -> dict[str, Any]:
         "pools": list(adapter.pools),
         "min_workers": adapter.min_workers,
         "created": adapter.created,
-        "workers": found.workers,
-        "failed": found.failed,
-        "missing": found.missing,
+        "workers": progress.workers,
+        "failed": progress.failed,
+        "missing": progress.missing,
     }
 
 

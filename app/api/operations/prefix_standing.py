@@ -26,9 +26,9 @@ async def standing(state: ApiState, prefix: Prefix, pools: Sequence[PoolId]) -> 
     return {pool: await _in_pool(state, prefix, pool) for pool in pools}
 
 
-def is_warm(found: dict[PoolId, Standing]) -> bool | None:
+def is_warm(standings: dict[PoolId, Standing]) -> bool | None:
     """Whether all places that are to have it have it, as far as is known; None: nothing is."""
-    answers = [one.warm for one in found.values() if one.warm is not None]
+    answers = [one.warm for one in standings.values() if one.warm is not None]
     return all(answers) if answers else None
 
 

@@ -44,15 +44,15 @@ async def drop_prefix(state: Admin, prefix: str) -> dict[str, Any]:
     return {"id": prefix, "dropped": True}
 
 
-def _card(prefix: Prefix, found: dict[PoolId, Standing]) -> dict[str, Any]:
+def _card(prefix: Prefix, standings: dict[PoolId, Standing]) -> dict[str, Any]:
     return {
         "id": prefix.id,
         "model": prefix.model,
         "tokens": len(prefix.tokens),
         "until": None if prefix.once else prefix.until,
         "copies": prefix.copies,
-        "warm": is_warm(found),
+        "warm": is_warm(standings),
         "pools": {
-            pool: {"blocks": one.blocks, "places": one.places, "wanted": one.wanted} for pool, one in found.items()
+            pool: {"blocks": one.blocks, "places": one.places, "wanted": one.wanted} for pool, one in standings.items()
         },
     }

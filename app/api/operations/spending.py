@@ -60,11 +60,11 @@ async def spending(state: Admin) -> dict[str, Any]:
     }
 
 
-def _shown(accounts: Iterable[tuple[str, Account]], found: dict[str, Left]) -> dict[str, dict[str, Any]]:
-    return {name: _of(account, found[account.name]) for name, account in accounts if account.name in found}
+def _shown(accounts: Iterable[tuple[str, Account]], balances: dict[str, Left]) -> dict[str, dict[str, Any]]:
+    return {name: _of(account, balances[account.name]) for name, account in accounts if account.name in balances}
 
 
-def _of(account: Account, left: Left) -> dict[str, Any]:
+def _of(account: Account, balance: Left) -> dict[str, Any]:
     card: dict[str, Any] = {}
     if (budget := account.budget) is not None:
         ends = iso(period(budget.per, clock.now())[1])
@@ -72,13 +72,13 @@ def _of(account: Account, left: Left) -> dict[str, Any]:
             "amount": budget.amount,
             "unit": budget.unit,
             "per": budget.per,
-            "spent": left.spent,
+            "spent": balance.spent,
             "ends": ends,
         }
     if account.parallel:
-        card["parallel"] = left.running
+        card["parallel"] = balance.running
     if account.requests:
-        card["requests_left"] = max(0, int(left.requests))
+        card["requests_left"] = max(0, int(balance.requests))
     if account.tokens:
-        card["tokens_left"] = max(0, int(left.tokens))
+        card["tokens_left"] = max(0, int(balance.tokens))
     return card

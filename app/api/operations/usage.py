@@ -45,13 +45,13 @@ def _database(url: str) -> "UsageDatabase":
     return UsageDatabase(url)
 
 
-async def _made(state: ApiState, owner: str, asked: UsageQuery, written: Callable[[Rows], bytes]) -> bytes:
+async def _made(state: ApiState, owner: str, query: UsageQuery, write: Callable[[Rows], bytes]) -> bytes:
     """A report, read and written in a thread. Raises: UsageDown, SettingsError, RequestError, RateLimited."""
     settings = state.settings
 
     def make() -> bytes:
-        rows = _database(settings.usage_database).grouped(asked, _MOST_ROWS, settings.usage_report_s)
-        return written(rows)
+        rows = _database(settings.usage_database).grouped(query, _MOST_ROWS, settings.usage_report_s)
+        return write(rows)
 
     return await REPORTS.made(owner, make)
 
@@ -82,25 +82,25 @@ async def own_usage(request: Request, group_by: By = "model", since: From = "", 
     return await _report(request, state, f"key:{client.key}", query, form)
 
 
-async def _report(request: Request, state: ApiState, owner: str, asked: UsageQuery, form: Format | None) -> Response:
+async def _report(request: Request, state: ApiState, owner: str, query: UsageQuery, form: Format | None) -> Response:
     if form is None:
         accept = request.headers.get("accept", "")
         form = "csv" if "text/csv" in accept else "parquet" if _TYPES["parquet"] in accept else "json"
-    content = await _made(state, owner, asked, partial(_file, form, asked))
+    content = await _made(state, owner, query, partial(_file, form, query))
     headers = {} if form == "json" else {"content-disposition": f'attachment; filename="usage.{form}"'}
     return Response(content, media_type=_TYPES.get(form, "application/json"), headers=headers)
 
 
-def _file(form: Format, asked: UsageQuery, rows: Rows) -> bytes:
+def _file(form: Format, query: UsageQuery, rows: Rows) -> bytes:
     if form == "json":
-        span = {"from": iso(asked.since), "to": iso(asked.until)}
-        return orjson.dumps({"object": "list", **span, "group_by": asked.by, "data": rows})
+        span = {"from": iso(query.since), "to": iso(query.until)}
+        return orjson.dumps({"object": "list", **span, "group_by": query.by, "data": rows})
     if form == "csv":
         text = io.StringIO()
-        write_csv([rows], asked.columns, text)
+        write_csv([rows], query.columns, text)
         return text.getvalue().encode()
     out = io.BytesIO()
-    write_parquet([rows], asked.columns, out)
+    write_parquet([rows], query.columns, out)
     return out.getvalue()
 
 

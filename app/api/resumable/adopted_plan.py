@@ -15,22 +15,24 @@ log = logger(__name__)
 _UNDERSTAND = {endpoint.row.kind: endpoint.understand for endpoint in (*ENDPOINTS.values(), VIDEOS)}
 
 
-async def adopted_plan(core: Runtime, kept: KeptRequest, within: Limits) -> GenerationPlan:
+async def adopted_plan(core: Runtime, kept_request: KeptRequest, within: Limits) -> GenerationPlan:
     """The plan of a kept request, with its media as they were when it came. Raises: XylemError.
 
     The media are in Redis, unless that has lost them, or their replica died before it had written them: then they are
     read again, and taken if they are still the same.
     """
-    understand = _UNDERSTAND[kept.kind]
-    history = {"history": kept.response.history} if kept.response.history else {}
+    understand = _UNDERSTAND[kept_request.kind]
+    history = {"history": kept_request.response.history} if kept_request.response.history else {}
     plan: GenerationPlan
-    _body, plan = await understand(Asking(core, within, Asker(kept.key, kept.media)), kept.body, **history)
+    _body, plan = await understand(
+        Asking(core, within, Asker(kept_request.key, kept_request.media)), kept_request.body, **history
+    )
     store = core.dispatcher.media
-    if not kept.media or store is None or await store.has(kept.media):
+    if not kept_request.media or store is None or await store.has(kept_request.media):
         return plan
     try:
-        _body, again = await understand(Asking(core, within, Asker(kept.key)), kept.body, **history)
+        _body, again = await understand(Asking(core, within, Asker(kept_request.key)), kept_request.body, **history)
     except XylemError as exc:
-        log.warning("media_not_read_again", request=kept.id, **kept.names, error=exc.message)
+        log.warning("media_not_read_again", request=kept_request.id, **kept_request.names, error=exc.message)
         return plan
-    return again if [sample.media for sample in again.samples.values()] == [*kept.media] else plan
+    return again if [sample.media for sample in again.samples.values()] == [*kept_request.media] else plan

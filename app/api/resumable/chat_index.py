@@ -38,7 +38,7 @@ class ChatIndex:
         return Found(kept_request, int(epoch)), decode_stored_chat(chat)
 
     async def page(
-        self, key: KeyId, after: str | None, limit: int, *, newest_first: bool, wanted: Callable[[StoredChat], bool]
+        self, key: KeyId, after: str | None, limit: int, *, newest_first: bool, is_match: Callable[[StoredChat], bool]
     ) -> tuple[list[RequestId], bool]:
         """The ids after `after`, and whether there are more. Raises: RequestError when `after` is not stored."""
         name = self._keys.chats_of(key)
@@ -52,7 +52,7 @@ class ChatIndex:
             fitting = (
                 RequestId(id_)
                 for id_, chat in zip(ids, chats, strict=True)
-                if chat is not None and wanted(decode_stored_chat(chat))
+                if chat is not None and is_match(decode_stored_chat(chat))
             )
             matches += islice(fitting, limit + 1 - len(matches))
         if lost_ids:
@@ -69,8 +69,8 @@ class ChatIndex:
             raise _unknown(request)
         check_room(*reply)
 
-    async def remove(self, kept: KeptRequest) -> None:
-        await self._wire.execute([("ZREM", self._keys.chats_of(kept.key), kept.id)])
+    async def remove(self, kept_request: KeptRequest) -> None:
+        await self._wire.execute([("ZREM", self._keys.chats_of(kept_request.key), kept_request.id)])
 
 
 def _unknown(request: RequestId) -> RequestNotFound:

@@ -181,8 +181,8 @@ class ConversationStore:
         check_room(full, wait_ms)
 
 
-def _record(created: int, metadata: dict[str, str]) -> bytes:
-    return orjson.dumps({"created": created, "metadata": metadata})
+def _record(created_at: int, metadata: dict[str, str]) -> bytes:
+    return orjson.dumps({"created": created_at, "metadata": metadata})
 
 
 def _gone(conversation: str) -> ConversationGone:

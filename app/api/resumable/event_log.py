@@ -20,9 +20,9 @@ _POLL_S = 0.05  # how often the log is looked at where another replica writes it
 class EventLog:
     """One reader's position in a log."""
 
-    def __init__(self, resumable_store: ResumableStore, answer_owner: AnswerOwner, kept: KeptRequest) -> None:
-        self._store, self._answer_owner, self._kept = resumable_store, answer_owner, kept
-        self._run = answer_owner.running(kept.id)
+    def __init__(self, resumable_store: ResumableStore, answer_owner: AnswerOwner, kept_request: KeptRequest) -> None:
+        self._store, self._answer_owner, self._kept = resumable_store, answer_owner, kept_request
+        self._run = answer_owner.running(kept_request.id)
         self._read, self._over = 0, False
         self._events: list[Event] = []  # read from Redis, and not returned yet
 

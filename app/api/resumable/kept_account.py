@@ -45,5 +45,5 @@ class KeptAccounts:
             for name, value in zip(flat[::2], flat[1::2], strict=True):
                 yield name.decode(), value
 
-    async def correct(self, account: str, found: Bytes) -> bool:
-        return await recounted(self._wire, self._counted, account, found)
+    async def correct(self, account: str, actual: Bytes) -> bool:
+        return await recounted(self._wire, self._counted, account, actual)

@@ -81,9 +81,9 @@ class AnswerOwner:
         self._missing: dict[ApiId, float] = {}
         self._idle: set[RequestId] = set()  # owned, and not running at the last check
 
-    def start(self, kept: KeptRequest, call: Generation) -> None:
+    def start(self, kept_request: KeptRequest, call: Generation) -> None:
         """Runs a new request of this replica."""
-        self._run(kept.id, 0, self._keep(kept, 0, [], call))
+        self._run(kept_request.id, 0, self._keep(kept_request, 0, [], call))
 
     def running(self, request: RequestId) -> Run | None:
         """The answer, if it is made here."""
@@ -191,9 +191,9 @@ class AnswerOwner:
             log.warning("request_adopted", request=request, **record.kept.names, of=owner)
             self._run(request, record.epoch, self._resume(record))
 
-    async def _resume(self, found: Found) -> None:
+    async def _resume(self, existing: Found) -> None:
         """Adopts an answer, unless too many replicas died of that."""
-        kept_request = found.kept
+        kept_request = existing.kept
         try:
             async with self._handling.of(f"answer:{kept_request.id}") as attempt:
                 if attempt.deaths > self._most_deaths:
@@ -204,84 +204,92 @@ class AnswerOwner:
                     await self._resumable_store.disown([kept_request.id])
                     self.wrote(kept_request.id).set()
                 else:
-                    await self._go_on(found, attempt)
+                    await self._go_on(existing, attempt)
                 attempt.done = True
         except StoreDown as exc:  # it will be found idle, and taken again
             log.warning("adopted_answer_not_read", request=kept_request.id, **kept_request.names, error=exc.message)
 
-    async def _go_on(self, found: Found, handled: Handled) -> None:
+    async def _go_on(self, existing: Found, handling: Handled) -> None:
         """Raises: StoreDown."""
-        kept_request = found.kept
+        kept_request = existing.kept
         batches = await self._resumable_store.written(kept_request.id)
         out: dict[int, ChoiceOutput] = {}
         for event in (event for batch in batches for event in batch):
             if isinstance(event, Delta):
                 out.setdefault(event.index, ChoiceOutput([])).add(event)
-        adoption = Adopted(kept_request.id, kept_request.created, found.epoch * ATTEMPTS, out)
-        await self._keep(kept_request, found.epoch, [encode(batch) for batch in batches], adoption, handled)
+        adoption = Adopted(kept_request.id, kept_request.created, existing.epoch * ATTEMPTS, out)
+        await self._keep(kept_request, existing.epoch, [encode(batch) for batch in batches], adoption, handling)
 
     async def _keep(
         self,
-        kept: KeptRequest,
+        kept_request: KeptRequest,
         epoch: int,
         batches: list[bytes],
-        made: Generation | Adopted,
-        handled: Handled | None = None,
+        generation: Generation | Adopted,
+        handling: Handled | None = None,
     ) -> None:
-        """Writes the answer's log, until the answer ends or another replica owns it. `handled`: of an adopted one."""
-        last: Event = Done(kept.id, 0)
+        """Writes the answer's log, until the answer ends or another replica owns it. `handling`: of an adopted one."""
+        last: Event = Done(kept_request.id, 0)
         try:
-            call = made if isinstance(made, Generation) else await self._prepare(kept, made)
+            call = generation if isinstance(generation, Generation) else await self._prepare(kept_request, generation)
             call.outlives = True
-            self._running[kept.id].call = call
+            self._running[kept_request.id].call = call
             async with call:
-                if handled is not None:
-                    await handled.proved()
-                while events := await _next_events(kept.id, call):
+                if handling is not None:
+                    await handling.proved()
+                while events := await _next_events(kept_request.id, call):
                     batches.append(encode(events))
-                    await self._note(kept, epoch, batches, ended=False)
+                    await self._note(kept_request, epoch, batches, ended=False)
                 for file in call.pictures.values():
                     assert self._keep_file is not None
-                    await self._keep_file(kept, file)
+                    await self._keep_file(kept_request, file)
                 last = Done(
-                    kept.id, 0, call.cached_tokens, prompt_tokens=call.prompt_tokens, ended=round(clock.now(), 3)
+                    kept_request.id,
+                    0,
+                    call.cached_tokens,
+                    prompt_tokens=call.prompt_tokens,
+                    ended=round(clock.now(), 3),
                 )
             if self._at_end is not None:
-                await self._at_end(kept, epoch, [*batches, encode([last])])
+                await self._at_end(kept_request, epoch, [*batches, encode([last])])
         except Lost:
             return
         except XylemError as exc:
-            last = Failed(kept.id, 0, exc.code, exc.message, exc.param)
+            last = Failed(kept_request.id, 0, exc.code, exc.message, exc.param)
         except Exception as exc:
-            log.error("kept_answer_broke", request=kept.id, **kept.names, exc_info=exc)
-            last = Failed(kept.id, 0, XylemError.code, XylemError().message)
+            log.error("kept_answer_broke", request=kept_request.id, **kept_request.names, exc_info=exc)
+            last = Failed(kept_request.id, 0, XylemError.code, XylemError().message)
         was_refused = not batches and isinstance(last, Failed) and last.code in REFUSALS
         batches.append(encode([last]))
         try:
-            await self._note(kept, epoch, batches, ended=True, refused=was_refused, whole=isinstance(last, Done))
+            await self._note(
+                kept_request, epoch, batches, ended=True, refused=was_refused, whole=isinstance(last, Done)
+            )
         except (Lost, KeptFull):
             return
-        if not was_refused and self._running[kept.id].unkept is None:
-            self._ended[kept.id] = Ended(kept, epoch, batches, isinstance(last, Done), time.monotonic())
+        if not was_refused and self._running[kept_request.id].unkept is None:
+            self._ended[kept_request.id] = Ended(kept_request, epoch, batches, isinstance(last, Done), time.monotonic())
 
-    async def _note(self, kept: KeptRequest, epoch: int, batches: list[bytes], *, ended: bool, **how: bool) -> None:
+    async def _note(
+        self, kept_request: KeptRequest, epoch: int, batches: list[bytes], *, ended: bool, **how: bool
+    ) -> None:
         """Raises: Lost; KeptFull if nobody can read the answer any more."""
-        run = self._running[kept.id]
+        run = self._running[kept_request.id]
         while run.unkept is None:
             try:
-                await self._resumable_store.note(kept, epoch, batches, ended=ended, **how)
+                await self._resumable_store.note(kept_request, epoch, batches, ended=ended, **how)
                 break
             except Over:  # no other replica continues it
                 if run.call is not None:
                     run.call.outlives = False
                 raise
             except Unkept:
-                log.warning("answer_not_kept", request=kept.id, **kept.names)
-                if kept.background:
+                log.warning("answer_not_kept", request=kept_request.id, **kept_request.names)
+                if kept_request.background:
                     raise KeptFull from None
                 run.unkept = batches
             except StoreDown as exc:  # later events wait
-                log.warning("kept_answer_not_written", request=kept.id, **kept.names, error=exc.message)
+                log.warning("kept_answer_not_written", request=kept_request.id, **kept_request.names, error=exc.message)
                 await asyncio.sleep(_RETRY_S)
         run.wrote.set()
 

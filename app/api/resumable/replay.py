@@ -21,16 +21,16 @@ class Replay(GenerationBase):
         resumable_store: ResumableStore,
         answer_owner: AnswerOwner,
         plan: GenerationPlan,
-        found: Found,
+        existing: Found,
         skip: int = 0,
-        allowed: Mapping[str, str] = MappingProxyType({}),
+        access: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`allowed`: headers with the API key's remaining limits."""
-        super().__init__(found.kept.id, found.kept.created, plan)
-        self.kept = found.kept
-        self.log = EventLog(resumable_store, answer_owner, found.kept)
+        """`access`: headers with the API key's remaining limits."""
+        super().__init__(existing.kept.id, existing.kept.created, plan)
+        self.kept = existing.kept
+        self.log = EventLog(resumable_store, answer_owner, existing.kept)
         self.skip = skip
-        self._allowed = allowed
+        self._allowed = access
         self._failure: XylemError | None = None
 
     async def __aenter__(self) -> Self:

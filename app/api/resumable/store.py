@@ -101,7 +101,7 @@ class ResumableStore:
 
     async def put(
         self,
-        kept: KeptRequest,
+        kept_request: KeptRequest,
         epoch: int = 0,
         join: str = "",
         instead_of: str = "",
@@ -117,17 +117,26 @@ class ResumableStore:
         Raises: ConversationLocked, unless `read` is None; KeptFull, unless not `bounded`.
         """
         keys = self._keys
-        join_key = keys.joined(hashlib.sha256(f"{kept.key}\0{join}".encode()).hexdigest())
-        life_ms = round((kept.deadline - kept.created) * 1000) + self._keep_ms
-        own = keys.kept(kept.id)
-        conversation = ConversationId(kept.response.conversation)
+        join_key = keys.joined(hashlib.sha256(f"{kept_request.key}\0{join}".encode()).hexdigest())
+        life_ms = round((kept_request.deadline - kept_request.created) * 1000) + self._keep_ms
+        own = keys.kept(kept_request.id)
+        conversation = ConversationId(kept_request.response.conversation)
         conversation_keys = keys.conversation(conversation) if conversation else (own, own)
         first_of = join_key if join else own
         names = own, keys.kept_of(self.api), keys.answer_owners(), first_of, *conversation_keys, *keys.kept_account()
-        values = kept.id, self.api, encode(kept), life_ms, epoch, kept.id if join else "", instead_of, kept.key
+        values = (
+            kept_request.id,
+            self.api,
+            encode(kept_request),
+            life_ms,
+            epoch,
+            kept_request.id if join else "",
+            instead_of,
+            kept_request.key,
+        )
         per_key, in_all = self._most
         most = (per_key if quota is None else quota.most, in_all) if bounded else ("", "")
-        more = encode(kept.chat) if kept.chat else "", "" if read is None else read
+        more = encode(kept_request.chat) if kept_request.chat else "", "" if read is None else read
         ((full, first, wait_ms),) = await self._wire.execute([("EVAL", OWN, len(names), *names, *values, *most, *more)])
         if full == b"locked":
             raise ConversationLocked(param="conversation")
@@ -139,7 +148,7 @@ class ResumableStore:
                 "Delete some, try again later, or ask for an answer that is not kept.",
                 retry_after_s=max(1, math.ceil(wait_ms / 1000)),
             )
-        return RequestId(first.decode()) if join else kept.id
+        return RequestId(first.decode()) if join else kept_request.id
 
     async def find(self, request: RequestId, key: KeyId) -> Found:
         """A kept request of that API key's. Raises: RequestNotFound."""
@@ -161,7 +170,7 @@ class ResumableStore:
 
     async def note(
         self,
-        kept: KeptRequest,
+        kept_request: KeptRequest,
         epoch: int,
         batches: Sequence[bytes],
         *,
@@ -175,17 +184,17 @@ class ResumableStore:
         """
         keys, first = self._keys, len(batches)  # earlier batches were written, unless Redis has lost them
         while True:
-            own = keys.kept(kept.id), keys.log(kept.id), keys.kept_of(self.api)
-            names = *own, keys.chats_of(kept.key), keys.untold(), *keys.kept_account()
+            own = keys.kept(kept_request.id), keys.log(kept_request.id), keys.kept_of(self.api)
+            names = *own, keys.chats_of(kept_request.key), keys.untold(), *keys.kept_account()
             end, life_ms = (
                 ("ended", min(self._keep_ms, _REFUSED_MS) if refused else self._keep_ms) if ended else ("", "")
             )
             if first <= 1 and not ended:
-                life_ms = round((kept.deadline - kept.created) * 1000) + self._keep_ms
-            score = round(kept.created * 1000) if kept.chat and whole else ""
-            full = encode([Failed(kept.id, 0, KeptFull.code, _FULL)])
-            due = self._due(kept.id) if kept.background else ""
-            values = kept.id, epoch, first, life_ms, end, score, *self._most, full, _REFUSED_MS, due
+                life_ms = round((kept_request.deadline - kept_request.created) * 1000) + self._keep_ms
+            score = round(kept_request.created * 1000) if kept_request.chat and whole else ""
+            full = encode([Failed(kept_request.id, 0, KeptFull.code, _FULL)])
+            due = self._due(kept_request.id) if kept_request.background else ""
+            values = kept_request.id, epoch, first, life_ms, end, score, *self._most, full, _REFUSED_MS, due
             (last,) = await self._wire.execute([("EVAL", APPEND, 7, *names, *values, *batches[first - 1 :])])
             if last == -1:
                 raise Lost
@@ -194,7 +203,7 @@ class ResumableStore:
             if last == -3:
                 raise Unkept
             if last == -2:
-                await self.put(kept, epoch, bounded=False)
+                await self.put(kept_request, epoch, bounded=False)
                 first = 1
             elif last >= len(batches):
                 return

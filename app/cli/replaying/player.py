@@ -57,11 +57,11 @@ class Player:
         for task in self._tasks:
             task.cancel()
 
-    async def run(self, planned: Sequence[Chain]) -> None:
+    async def run(self, chains: Sequence[Chain]) -> None:
         """Plays the chains, and returns when all have been answered."""
         self.started = time.perf_counter()
         async with asyncio.TaskGroup() as group:
-            for begins, steps in planned:
+            for begins, steps in chains:
                 due = begins / 1000 / self._speed
                 text = self._text(steps[0])  # before its time has come
                 if due > self._seconds or not await self._wait(due):

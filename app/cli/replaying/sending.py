@@ -91,17 +91,17 @@ class Sender:
         except ValueError as exc:
             raise ApiError(str(exc)) from exc
 
-    async def send(self, text: str, outcome: Outcome, started: float) -> None:
-        """Fills `outcome`, whatever happens. `started`: the replay's start, by `time.perf_counter`."""
+    async def send(self, text: str, outcome: Outcome, start: float) -> None:
+        """Fills `outcome`, whatever happens. `start`: the replay's start, by `time.perf_counter`."""
         stream_fields = {"stream": True, "stream_options": {"include_usage": True}}
         body = self._body(text, max(1, outcome.wanted_answer)) | stream_fields | self._extras
-        outcome.sent = time.perf_counter() - started
+        outcome.sent = time.perf_counter() - start
         try:
             async with self._client.stream("POST", _PATH, json=body) as response:
                 if response.is_error:
                     await response.aread()
                     raise ApiError(reason(response))
-                await self._read(response, outcome, started)
+                await self._read(response, outcome, start)
             if not outcome.first:
                 raise ApiError("an answer without a token")
         except (ApiError, httpx.HTTPError, msgspec.DecodeError) as exc:
@@ -110,9 +110,9 @@ class Sender:
             outcome.error = "interrupted"
             raise
         finally:
-            outcome.ended = outcome.ended or time.perf_counter() - started
+            outcome.ended = outcome.ended or time.perf_counter() - start
 
-    async def _read(self, response: httpx.Response, outcome: Outcome, started: float) -> None:
+    async def _read(self, response: httpx.Response, outcome: Outcome, start: float) -> None:
         """Raises: ApiError, httpx.HTTPError, msgspec.DecodeError."""
         async for line in event_lines_async(response):
             data = line.removeprefix("data:").strip()
@@ -122,7 +122,7 @@ class Sender:
             if chunk.error is not None:
                 raise ApiError(str(chunk.error.get("message") if isinstance(chunk.error, dict) else chunk.error))
             if any(c.delta.content or c.delta.reasoning_content or c.delta.reasoning for c in chunk.choices):
-                outcome.ended = time.perf_counter() - started
+                outcome.ended = time.perf_counter() - start
                 outcome.first = outcome.first or outcome.ended
             if chunk.usage is not None:
                 outcome.prompt, outcome.answer = chunk.usage.prompt_tokens, chunk.usage.completion_tokens

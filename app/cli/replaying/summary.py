@@ -10,7 +10,7 @@ from app.cli.replaying.player import Player
 _RECENT = 1000  # outcomes in the live view: it is computed twice a second
 
 
-def summary(player: Player, planned: int) -> dict[str, Any]:
+def summary(player: Player, total: int) -> dict[str, Any]:
     """Times in milliseconds, lengths in tokens. Failed requests count as such only."""
     outcomes = player.outcomes
     good = [o for o in outcomes if o.ended and not o.error]
@@ -18,7 +18,7 @@ def summary(player: Player, planned: int) -> dict[str, Any]:
     cache_outcomes = [o for o in good if o.cached is not None]
     return {
         "requests": {
-            "planned": planned,
+            "planned": total,
             "sent": len(outcomes),
             "answered": len(good),
             "failed": sum(bool(o.error) for o in outcomes),
@@ -57,14 +57,14 @@ def table(results: dict[str, Any]) -> Table:
     return grid
 
 
-def live(player: Player, planned: int) -> Table:
+def live(player: Player, total: int) -> Table:
     """A table of the present state: times and the cached share of the last requests."""
     recent = [o for o in player.outcomes[-_RECENT:] if o.first]
     answers = [o for o in recent if o.ended and not o.error and o.answer]
     grid = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     failures = sum(player.errors.values())
     grid.add_row(
-        "sent", f"{len(player.outcomes)} of {planned}", "in flight", f"{player.in_flight}", "failed", f"{failures}"
+        "sent", f"{len(player.outcomes)} of {total}", "in flight", f"{player.in_flight}", "failed", f"{failures}"
     )
     for name, spread in (
         ("TTFT, ms", _spread(o.first - o.sent for o in recent)),
@@ -95,5 +95,5 @@ def _spread(seconds: Iterable[float]) -> dict[str, float] | None:
     return {name: round(value * 1000, 3) for name, value in figures.items()}
 
 
-def _percentile(known: Sequence[float], percent: int) -> float:
-    return known[min(len(known) - 1, len(known) * percent // 100)]
+def _percentile(values: Sequence[float], percent: int) -> float:
+    return values[min(len(values) - 1, len(values) * percent // 100)]

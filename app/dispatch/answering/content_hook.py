@@ -41,19 +41,19 @@ class ContentHook:
         # Each of one connection: what a call takes grows with the square of a client's, to 17 ms of CPU with 100.
         self._idle: list[httpx.AsyncClient] = []
 
-    async def check(self, part: Part, said: Callable[[], dict[str, Any]], names: dict[str, str]) -> None:
-        """`said`: what it is asked about, made in a thread: it may be long. `names`: of the request, for the log.
+    async def check(self, part: Part, read: Callable[[], dict[str, Any]], names: dict[str, str]) -> None:
+        """`read`: what it is asked about, made in a thread: it may be long. `names`: of the request, for the log.
 
         Raises: ContentRefused; HookDown, if nothing goes on without its answer; Saturated.
         """
         async with self._turns.turn():
-            await self._check(part, said, names)
+            await self._check(part, read, names)
 
-    async def _check(self, part: Part, said: Callable[[], dict[str, Any]], names: dict[str, str]) -> None:
+    async def _check(self, part: Part, read: Callable[[], dict[str, Any]], names: dict[str, str]) -> None:
         """Raises: ContentRefused, HookDown."""
         try:
             async with asyncio.timeout(self._timeout_s):
-                reason = await self._asked(await asyncio.to_thread(lambda: orjson.dumps(said())))
+                reason = await self._asked(await asyncio.to_thread(lambda: orjson.dumps(read())))
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, _BadReply) as exc:
             INSPECTIONS.labels(part, "passed_unseen" if self._open else "unavailable").inc()
             log.warning("content_not_inspected", part=part, **names, error=type(exc).__name__)

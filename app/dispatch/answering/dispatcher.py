@@ -135,9 +135,9 @@ class Dispatcher:
                 for job in jobs:
                     placer.stop_later(job)
 
-    def spent(self, in_flight: Iterable[InFlight], done: Iterable[Done]) -> None:
+    def spent(self, in_flight: Iterable[InFlight], answers: Iterable[Done]) -> None:
         """Charges tenants what their ended requests have really cost, whether these have an answer or not."""
-        ends = {end.request: end for end in done}
+        ends = {end.request: end for end in answers}
         for f in in_flight:
             self.placers[f.cell].shares.ended(f, ends.get(f.job.request))
 
@@ -236,12 +236,12 @@ class Dispatcher:
             inflight.may_encode = False
         self._retry.lost(inflight, handoff, died=died)
 
-    def worker_lost(self, worker: WorkerId, *, died: bool = True, queued: Container[RunId] = ()) -> int:
-        """`lost` for each request on the worker; returns how many. Runs still `queued` can't have killed it."""
+    def worker_lost(self, worker: WorkerId, *, died: bool = True, in_queue: Container[RunId] = ()) -> int:
+        """`lost` for each request on the worker; returns how many. Runs still `in_queue` can't have killed it."""
         # Requests that are just being placed are left out: the next look finds them, if they got there.
         in_flight = [f for f in self.in_flight.values() if f.is_placed and worker in dict(f.workers())]
         for inflight in in_flight:
-            self.lost(inflight, died=died and inflight.job.run not in queued)
+            self.lost(inflight, died=died and inflight.job.run not in in_queue)
         return len(in_flight)
 
     def fail(self, inflight: InFlight, error: XylemError) -> None:

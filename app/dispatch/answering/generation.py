@@ -59,32 +59,32 @@ class Generation(GenerationBase):
         dispatcher: Dispatcher,
         client_left: Callable[[], Awaitable[None]] | None = None,
         charge: Charge | None = None,
-        begun: Adopted | None = None,
+        adoption: Adopted | None = None,
         client: Client = NOBODY,
         x_request_id: str = "",
         trace: RequestTrace | None = None,
     ) -> None:
-        """`client_left` returns when the client has disconnected; None: there is no client. `begun`: it is not new.
+        """`client_left` returns when the client has disconnected; None: there is no client. `adoption`: it is not new.
 
         `client_left` raises why the client can't be answered any more. `client`: who sent it. `x_request_id`: the
         client's own. `trace`: of the request; None: it has none.
         """
-        came = clock.now() if begun is None else begun.came
-        super().__init__(new_request_id(plan.prefix, dispatcher.api) if begun is None else begun.id, came, plan)
+        came = clock.now() if adoption is None else adoption.came
+        super().__init__(new_request_id(plan.prefix, dispatcher.api) if adoption is None else adoption.id, came, plan)
         self.client, self._trace = client, trace
         if trace is not None:
             trace.understood()
         self.x_request_id = x_request_id or self.id
         self._came, self._deadline = came, came + plan.timeout_s
         self._dispatcher, self._client_left, self._charge = dispatcher, client_left, charge
-        self._begun, self._failure = begun, ""
+        self._begun, self._failure = adoption, ""
         self.batch_line: LineTry | None = None  # that it answers
         self.outlives = False  # whether another process continues it if this one is cut off
         self._usage: UsageRecord | None = None
         self._charge_due = True
         self._in_flight: list[InFlight] = []
         # Of all prompts' choices; those of an adopted answer until they are sent on.
-        self._outputs: list[ChoiceOutput] = [] if begun is None else list(begun.out.values())
+        self._outputs: list[ChoiceOutput] = [] if adoption is None else list(adoption.out.values())
         self._entered = False
         self.answer = EventQueue()
         self.done: dict[int, Done] = {}  # prompt number → its end
@@ -231,12 +231,12 @@ class Generation(GenerationBase):
             asks = self.plan.grammars[-1].where if event.param == GRAMMAR and self.plan.grammars else event.param
             raise from_wire(event.code, event.message, asks)
 
-    def _correct(self, number: int, expanded: list[int]) -> None:
+    def _correct(self, number: int, expansion: list[int]) -> None:
         """The engine's prompt is another one than was charged and looked up."""
-        self.prompt_tokens += len(expanded) - len(self.prompts[number])
+        self.prompt_tokens += len(expansion) - len(self.prompts[number])
         if self._dispatcher.expansions is not None:
             job = next(inflight.job for inflight in self._in_flight if self._numbers[inflight.job.request] == number)
-            self._dispatcher.expansions.correct_soon(corrections(job, self.plan.samples, expanded))
+            self._dispatcher.expansions.correct_soon(corrections(job, self.plan.samples, expansion))
 
     def choice(self, delta: Delta) -> int:
         return self._numbers[delta.request] * self.plan.sampling[0].n + delta.index
@@ -317,13 +317,13 @@ class Generation(GenerationBase):
             inflight.go_on([self._begun.out.get(number * sampling.n + i, ChoiceOutput([])) for i in range(sampling.n)])
         return inflight
 
-    def _watch(self, left: Callable[[], Awaitable[None]]) -> None:
-        self._watching = asyncio.create_task(self._await_disconnect(left))
+    def _watch(self, disconnect: Callable[[], Awaitable[None]]) -> None:
+        self._watching = asyncio.create_task(self._await_disconnect(disconnect))
 
-    async def _await_disconnect(self, left: Callable[[], Awaitable[None]]) -> None:
+    async def _await_disconnect(self, disconnect: Callable[[], Awaitable[None]]) -> None:
         """Ends the answer when the client has disconnected, or can't be waited for."""
         try:
-            await left()
+            await disconnect()
         except XylemError as exc:
             self._end(exc)
         else:
@@ -379,17 +379,17 @@ class Generation(GenerationBase):
         elif replies := await self._dispatcher.usage.store(usage, settlement.command):
             self._charge.settled(settlement, replies[0])
 
-    def _recorded(self, outcome: str, used: Used | None, ended: float) -> UsageRecord:
+    def _recorded(self, outcome: str, usage: Used | None, end: float) -> UsageRecord:
         attempt = self._begun.attempt if self._begun else 0
-        times = self._came, ended, None if self._first is None else self._first - self._arrived
+        times = self._came, end, None if self._first is None else self._first - self._arrived
         return record_of(
-            self, used, self.client, outcome, times, self._in_flight, attempt, self.batch_line, self.x_request_id
+            self, usage, self.client, outcome, times, self._in_flight, attempt, self.batch_line, self.x_request_id
         )
 
-    def _record_end(self, outcome: str, used: Used | None, *, goes_on: bool) -> UsageRecord:
+    def _record_end(self, outcome: str, usage_so_far: Used | None, *, goes_on: bool) -> UsageRecord:
         """`goes_on`: another process continues the answer, and counts its tokens with these."""
-        usage = self._usage = self._recorded(outcome, used, clock.now())
-        if used is None and self.batch_line is not None:  # a line's try that no worker had is no request
+        usage = self._usage = self._recorded(outcome, usage_so_far, clock.now())
+        if usage_so_far is None and self.batch_line is not None:  # a line's try that no worker had is no request
             return usage
         if not goes_on:
             TENANTS.ended(usage)
@@ -397,8 +397,8 @@ class Generation(GenerationBase):
             self._dispatcher.usage.add(usage)
         return usage
 
-    def _observe(self, outcome: str, made: int) -> None:
-        """`made`: tokens of the answer."""
+    def _observe(self, outcome: str, count: int) -> None:
+        """`count`: tokens of the answer."""
         meters, now = self.model.meters, clock.now()
         self._dispatcher.spent(self._in_flight, self.done.values())
         meters.ended(outcome)
@@ -418,9 +418,9 @@ class Generation(GenerationBase):
         meters.duration.observe(time.perf_counter() - self._arrived)
         meters.prompt_tokens.observe(self.prompt_tokens)
         first_s = None if self._first is None else self._first - self._arrived
-        steps, itl_s = made / self.choices - 1, 0.0
+        steps, itl_s = count / self.choices - 1, 0.0
         if self._first is not None and first_s is not None:
-            meters.output_tokens.observe(made)
+            meters.output_tokens.observe(count)
             meters.cached_tokens.observe(self.cached_tokens)
             meters.hit_rate.observe(self.cached_tokens / (self.prompt_tokens or 1))
             meters.ttft.observe(first_s)
@@ -430,12 +430,12 @@ class Generation(GenerationBase):
         if self._dispatcher.traffic is not None:
             self._dispatcher.traffic.ended(self.plan, outcome, self._in_flight, self.done.values(), first_s, itl_s)
 
-    def _end_trace(self, trace: RequestTrace, ended: float, outcome: str) -> None:
+    def _end_trace(self, trace: RequestTrace, end: float, outcome: str) -> None:
         trace.error = "" if outcome == OK else outcome
         if trace.sampled:
             first = None
             if self._first is not None and self.completion_tokens:
-                first = ended - (time.perf_counter() - self._first)
+                first = end - (time.perf_counter() - self._first)
             add_answer(trace, self.plan, self.id, self._in_flight, self.tokens(), first, trace.error)
         if trace.ends_with_answer:
             trace.end()

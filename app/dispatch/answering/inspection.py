@@ -79,24 +79,24 @@ class Inspection:
                 raise
         return out
 
-    async def _check(self, part: Part, said: Callable[[], dict[str, Any]], *, patient: bool) -> None:
+    async def _check(self, part: Part, read: Callable[[], dict[str, Any]], *, patient: bool) -> None:
         """Raises: ContentRefused, HookDown, Saturated; DeadlineOver; what `end` was called with."""
         if self._ended is not None:
             raise self._ended
         try:
             async with asyncio.timeout(self._deadline - clock.now()) as self._limit:
-                await self._ask(part, said, patient=patient)
+                await self._ask(part, read, patient=patient)
         except TimeoutError:
             raise self._ended or DeadlineOver from None
         finally:
             self._limit = None
 
-    async def _ask(self, part: Part, said: Callable[[], dict[str, Any]], *, patient: bool) -> None:
+    async def _ask(self, part: Part, read: Callable[[], dict[str, Any]], *, patient: bool) -> None:
         """Raises: ContentRefused; HookDown and Saturated, unless it is patient."""
         assert self._hook is not None
         for failures in count(1):
             try:
-                await self._hook.check(part, said, self._names)
+                await self._hook.check(part, read, self._names)
             except (HookDown, Saturated):
                 if not patient:
                     raise

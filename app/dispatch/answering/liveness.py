@@ -152,7 +152,7 @@ class LivenessWatch:
         await self._forget_guesses(dead)
         self._fleet.removed(dead)
         for worker, pool in dead.items():
-            count = self._dispatcher.worker_lost(worker, queued=queued_runs)
+            count = self._dispatcher.worker_lost(worker, in_queue=queued_runs)
             log.error("worker_lost", worker=worker, pool=pool, requests=count)
         if self._counts:
             firsts: list[Command] = [("SET", self._keys.lost(w), "1", "NX", "EX", _LEFTOVER_TTL_S) for w in dead]

@@ -32,11 +32,11 @@ class TokenInbox:
         keys: Keys,
         api: ApiId,
         deliver: Callable[[*tuple[Event, ...]], None],
-        lost: Callable[[WorkerId], object],
+        on_loss: Callable[[WorkerId], object],
     ) -> None:
-        """`deliver` gets each event once and in order; `lost` gets a worker whose events are lost for good."""
+        """`deliver` gets each event once and in order; `on_loss` gets a worker whose events are lost for good."""
         self._wire, self._channel = wire, keys.out(api)
-        self._deliver, self._lost = deliver, lost
+        self._deliver, self._lost = deliver, on_loss
         self._seen: dict[WorkerId, int] = {}  # the last sequence number handled
         self._held: list[EventBatch] = []  # batches behind a gap
         self._attention = asyncio.Event()  # there is a gap

@@ -89,24 +89,24 @@ class FleetReader:
         self._refreshed = dict.fromkeys(pools, -math.inf)  # by `look`, monotonic
 
     async def read(
-        self, wanted: Mapping[PoolId, Sequence[bytes]], grids: Mapping[PoolId, Grid] | None = None
+        self, hashes: Mapping[PoolId, Sequence[bytes]], grids: Mapping[PoolId, Grid] | None = None
     ) -> dict[PoolId, PoolView]:
         """Each pool's live places, and how many blocks of each packed prompt (block hashes) they have cached.
 
         `grids`: by which the prompts are hashed, as of then; None: as known now. Raises: StoreDown.
         """
         grids = dict(self.grids) if grids is None else grids
-        await self.refresh([pool for pool in wanted if self._fleets[pool].known < 0])
-        questions = {pool: self._question(pool, prompts, grids[pool]) for pool, prompts in wanted.items()}
+        await self.refresh([pool for pool in hashes if self._fleets[pool].known < 0])
+        questions = {pool: self._question(pool, prompts, grids[pool]) for pool, prompts in hashes.items()}
         commands = [c for q in questions.values() for c in q.commands]
         match_commands = {
-            pool: self._match(pool, questions[pool], prompts) for pool, prompts in wanted.items() if prompts
+            pool: self._match(pool, questions[pool], prompts) for pool, prompts in hashes.items() if prompts
         }
         read, index_replies = await self._both(commands, list(match_commands.values()))
         replies, match_replies = iter(read), dict(zip(match_commands, index_replies, strict=True))
         for pool, reply in match_replies.items():
             if reply is not None and questions[pool].guessed:
-                match_replies[pool] = await self._all_guessed(pool, questions[pool], wanted[pool], reply)
+                match_replies[pool] = await self._all_guessed(pool, questions[pool], hashes[pool], reply)
         answers = {pool: [next(replies) for _ in q.commands] for pool, q in questions.items()}
         await self._take({pool: reply[0] for pool, reply in answers.items()})
         for pool, question in questions.items():
@@ -119,13 +119,13 @@ class FleetReader:
             pool: replace(views[pool], lately=bool(was)) for pool, was in zip(empty, sightings, strict=True)
         }
 
-    async def _both(self, commands: list[Command], asked: list[Command]) -> tuple[Sequence[Any], Sequence[Any]]:
+    async def _both(self, commands: list[Command], questions: list[Command]) -> tuple[Sequence[Any], Sequence[Any]]:
         """The replies of Redis, and of the index, which is None while it is away. Raises: StoreDown."""
         if not self.index.is_apart:
-            replies = await self._wire.execute(commands + asked)
+            replies = await self._wire.execute(commands + questions)
             return replies[: len(commands)], replies[len(commands) :]
-        replies, index_replies = await asyncio.gather(self._wire.execute(commands), self.index.ask(asked))
-        return replies, index_replies or [None] * len(asked)
+        replies, index_replies = await asyncio.gather(self._wire.execute(commands), self.index.ask(questions))
+        return replies, index_replies or [None] * len(questions)
 
     async def _all_guessed(
         self, pool: PoolId, question: "_Question", prompts: Sequence[bytes], reply: Sequence[Any]
@@ -213,11 +213,11 @@ class FleetReader:
         workers = [lease.worker for pool in pools for lease in self._fleets[pool].leases.values()]
         return not workers or any(kind in worker.takes for worker in workers)
 
-    def missing(self, awaited: Mapping[WorkerId, PoolId]) -> dict[WorkerId, PoolId]:
+    def missing(self, workers: Mapping[WorkerId, PoolId]) -> dict[WorkerId, PoolId]:
         """Workers without a lease that is understood, as of the last look: those that requests are on, and members."""
         leased_workers = {worker for fleet in self._fleets.values() for worker in fleet.leases}
         lapsed_workers = {worker: pool for pool, fleet in self._fleets.items() for worker in fleet.lapsed}
-        return lapsed_workers | {worker: pool for worker, pool in awaited.items() if worker not in leased_workers}
+        return lapsed_workers | {worker: pool for worker, pool in workers.items() if worker not in leased_workers}
 
     def removed(self, workers: Mapping[WorkerId, PoolId]) -> None:
         """Notes that the workers are no members of their pools any more."""
@@ -225,12 +225,12 @@ class FleetReader:
             self._fleets[pool].lapsed.discard(worker)
             self._fleets[pool].members.discard(worker)
 
-    def limits(self, pool: PoolId, changed: Sequence[bytes] = ()) -> Limits:
-        """The pool's limits, with those `changed` at run time: a hash as Redis returns it."""
+    def limits(self, pool: PoolId, changes: Sequence[bytes] = ()) -> Limits:
+        """The pool's limits, with those `changes` at run time: a hash as Redis returns it."""
         limits = self._limits[pool]
-        if not changed:
+        if not changes:
             return limits
-        fields = {f.decode(): v.decode() for f, v in zip(changed[::2], changed[1::2], strict=True)}
+        fields = {f.decode(): v.decode() for f, v in zip(changes[::2], changes[1::2], strict=True)}
         try:
             return msgspec.convert(msgspec.structs.asdict(limits) | fields, Limits, strict=False)
         except msgspec.ValidationError as exc:  # not written by our own endpoint, which checks
@@ -258,17 +258,17 @@ class FleetReader:
             commands.append(("EVAL", COMING, 1, keys.starting(pool), fleet.left, *prompts))
         return _Question(commands, guessed_places, older, bool(prompts), self._has_tiers(pool), grid)
 
-    def _match(self, pool: PoolId, question: "_Question", prompts: Sequence[bytes], known: int = 0) -> Command:
-        """`known`: how many of the first guessed places are; if any is, the caches that tell of themselves are, too."""
+    def _match(self, pool: PoolId, question: "_Question", prompts: Sequence[bytes], first: int = 0) -> Command:
+        """`first`: how many of the first guessed places are; if any is, the caches that tell of themselves are, too."""
         index, _ = self._keys.cached(pool)
         if question.has_tiers:
             return "EVAL", MATCH_TIERS, 2, index, self._keys.tiered(pool)[0], *prompts
-        guesses = [self._keys.predicted(pool, place) for place in question.guessed[known:]]
+        guesses = [self._keys.predicted(pool, place) for place in question.guessed[first:]]
         now = round(clock.now() * 1000)
         if question.grid.everywhere:
-            return "EVAL", MATCH, 1 + len(guesses), index, *guesses, now, int(not known), *prompts
+            return "EVAL", MATCH, 1 + len(guesses), index, *guesses, now, int(not first), *prompts
         order = numbers_by_beginning(prompts) if guesses else ""
-        return "EVAL", MATCH_POINTS, 1 + len(guesses), index, *guesses, now, int(not known), order, *prompts
+        return "EVAL", MATCH_POINTS, 1 + len(guesses), index, *guesses, now, int(not first), order, *prompts
 
     def _has_tiers(self, pool: PoolId) -> bool:
         """Whether tiers are looked up: an engine that reports no events tells nothing of them either."""
@@ -305,7 +305,7 @@ class FleetReader:
         return {worker: self._decoded(raw) for worker, raw in zip(workers, raws, strict=True) if raw is not None}
 
     def _view(
-        self, pool: PoolId, question: "_Question", reply: Sequence[Any], cached: Sequence[Any] | None
+        self, pool: PoolId, question: "_Question", reply: Sequence[Any], cache_reply: Sequence[Any] | None
     ) -> PoolView:
         _changes, limits, loads, *more = reply
         fleet = self._fleets[pool]
@@ -320,9 +320,9 @@ class FleetReader:
         elif not same:  # its workers have changed meanwhile: the hashes say nothing of them
             matches = [Matches()] * len(more[-1])
         elif question.has_tiers:
-            matches = fleet.tiered_matches(more[-1], cached)
+            matches = fleet.tiered_matches(more[-1], cache_reply)
         else:
-            matches = fleet.matches(more[-1], cached, question.guessed)
+            matches = fleet.matches(more[-1], cache_reply, question.guessed)
         return PoolView(
             candidates,
             matches,
@@ -331,7 +331,7 @@ class FleetReader:
             fleet.lines,
             fleet.speeds,
             bool(candidates),
-            looked_up=same and cached is not None,
+            looked_up=same and cache_reply is not None,
         )
 
     def _decoded(self, raw: bytes) -> Lease | None:

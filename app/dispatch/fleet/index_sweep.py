@@ -74,13 +74,13 @@ class IndexSweep:
             await self._wire.execute([("EXPIRE", key, _LOCK_S)])
         return holder is None or holder == self._api.encode()
 
-    async def _sweep(self, pool: PoolId, index: tuple[str, str], gone: Sequence[bytes]) -> None:
+    async def _sweep(self, pool: PoolId, index: tuple[str, str], caches: Sequence[bytes]) -> None:
         cursor = b"0"
         while True:
-            step = ("EVAL", SWEEP_INDEX, 2, *index, cursor, _STEP, *gone)
+            step = ("EVAL", SWEEP_INDEX, 2, *index, cursor, _STEP, *caches)
             (cursor,) = await self._index.execute([step])
             await self._wire.execute([("EXPIRE", self._keys.sweeping(pool), _LOCK_S)])
             if cursor == b"0":
                 break
             await asyncio.sleep(_PAUSE_S)
-        log.info("index_swept", pool=pool, caches=len(gone))
+        log.info("index_swept", pool=pool, caches=len(caches))

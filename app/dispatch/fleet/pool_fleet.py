@@ -149,16 +149,16 @@ class PoolFleet:
         )
 
     def matches(
-        self, coming: Sequence[Sequence[Any]], cached: Sequence[Sequence[Any]] | None, guessed: Sequence[PlaceId]
+        self, coming: Sequence[Sequence[Any]], cache_replies: Sequence[Sequence[Any]] | None, guesses: Sequence[PlaceId]
     ) -> list[Matches]:
         """The matches of each prompt, from the replies of `coming.lua` and `match.lua`.
 
-        `guessed`: the places that `match.lua` was asked about. `cached`: its replies; None: the index is away.
+        `guesses`: the places that `match.lua` was asked about. `cache_replies`: its replies; None: the index is away.
         """
         if len(self._holders) > _MOST_HOLDERS:
             self._holders.clear()
-        cached = cached or [_NOT_CACHED] * len(coming)
-        return [self._matches(*one, guessed) for one in zip(coming, cached, strict=True)]
+        cache_replies = cache_replies or [_NOT_CACHED] * len(coming)
+        return [self._matches(*one, guesses) for one in zip(coming, cache_replies, strict=True)]
 
     def tiered_matches(self, coming: Sequence[Sequence[Any]], replies: Sequence[Sequence[Any]] | None) -> list[Matches]:
         """The same from the replies of `match_tiers.lua`."""
@@ -181,7 +181,7 @@ class PoolFleet:
             places_by_depth, self._starting(starting), {place: behind for place, (_, behind) in by_place.items()}
         )
 
-    def _matches(self, starting: Sequence[Any], reply: Sequence[Any], guessed: Sequence[PlaceId]) -> Matches:
+    def _matches(self, starting: Sequence[Any], reply: Sequence[Any], place_ids: Sequence[PlaceId]) -> Matches:
         depths, guesses = reply
         places_by_depth, beginnings = [], []
         for depth, caches in zip(depths[::2], depths[1::2], strict=True):
@@ -193,15 +193,15 @@ class PoolFleet:
                 beginnings.append((depth * self._blocks, begins))
         if any(guesses):
             guessed_blocks = [
-                (name, blocks * self._blocks) for name, blocks in zip(guessed, guesses, strict=True) if blocks
+                (name, blocks * self._blocks) for name, blocks in zip(place_ids, guesses, strict=True) if blocks
             ]
             places = [(blocks, self.indices.get(name)) for name, blocks in guessed_blocks]
             places_by_depth += [(n, frozenset([i])) for n, i in places if i is not None and i not in self._others]
             places_by_depth.sort(key=itemgetter(0), reverse=True)
         return Matches(places_by_depth, self._starting(starting), beginnings=beginnings)
 
-    def _places_of(self, packed: bytes) -> tuple[frozenset[int], frozenset[int]]:
-        numbers = _numbers(packed)
+    def _places_of(self, raw: bytes) -> tuple[frozenset[int], frozenset[int]]:
+        numbers = _numbers(raw)
         whole = frozenset([self._caches[n] for n in numbers if n in self._caches])
         return whole, frozenset([self._beginnings[n] for n in numbers if n in self._beginnings])
 
@@ -214,8 +214,8 @@ class PoolFleet:
         return coming
 
 
-def _numbers(packed: bytes) -> frozenset[int]:
-    return frozenset(unpack(f">{len(packed) // 4}I", packed))
+def _numbers(numbers: bytes) -> frozenset[int]:
+    return frozenset(unpack(f">{len(numbers) // 4}I", numbers))
 
 
 def _by_number(places: Sequence[tuple[Sequence[int], int]]) -> dict[int, int]:

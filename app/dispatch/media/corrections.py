@@ -13,16 +13,16 @@ class Correction(NamedTuple):
     tokens: Sequence[int] | None  # None: they can't be told apart; the next one asks again
 
 
-def corrections(job: Job, samples: Samples, expanded: Sequence[int]) -> Iterator[Correction]:
-    """Yields none for media that the model's files explain. `expanded`: the engine's prompt."""
+def corrections(job: Job, samples: Samples, expansion: Sequence[int]) -> Iterator[Correction]:
+    """Yields none for media that the model's files explain. `expansion`: the engine's prompt."""
     expansions = {one.media.sha256: one.becomes for one in samples.values() if one.becomes is not None}
     if len(job.media) == 1 and not any(one.sign.joins for one in expansions.values()):
         (one,) = job.media
         if (becomes := expansions.get(one.sha256)) is not None:
-            end = len(expanded) - (len(job.prompt) - one.offset - one.length)
-            is_there = expanded[: one.offset] == job.prompt[: one.offset]
+            end = len(expansion) - (len(job.prompt) - one.offset - one.length)
+            is_there = expansion[: one.offset] == job.prompt[: one.offset]
             yield Correction(
-                Shown(becomes.sign, one.shape, of=becomes.of), expanded[one.offset : end] if is_there else None
+                Shown(becomes.sign, one.shape, of=becomes.of), expansion[one.offset : end] if is_there else None
             )
         return
     for becomes, shape in ((expansions[one.sha256], one.shape) for one in job.media if one.sha256 in expansions):

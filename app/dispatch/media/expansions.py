@@ -79,14 +79,14 @@ class Expansions:
     def known_signs(self, pools: Sequence[PoolId]) -> set[MediaKind]:
         return set(self._told(pools))
 
-    async def look(self, wanted: Iterable[Shown]) -> None:
+    async def look(self, versions: Iterable[Shown]) -> None:
         """Reads what other replicas know of these. Raises: StoreDown."""
-        if missing := [one for one in wanted if one.key not in self._known]:
+        if missing := [one for one in versions if one.key not in self._known]:
             await self._read(missing)
 
-    def correct_soon(self, found: Iterable[tuple[Shown, Sequence[int] | None]]) -> None:
+    def correct_soon(self, expansions: Iterable[tuple[Shown, Sequence[int] | None]]) -> None:
         """An engine has expanded them to these tokens; None: to others than are known."""
-        for name, tokens in found:
+        for name, tokens in expansions:
             task = asyncio.create_task(self._forget(name) if tokens is None else self._keep(name, _runs(tokens)))
             self._correcting.add(task)
             task.add_done_callback(self._corrected)
@@ -96,9 +96,9 @@ class Expansions:
         if not task.cancelled() and (exc := task.exception()) is not None:  # another answer does it
             log.warning("media_size_not_corrected", error=repr(exc))
 
-    async def _forget(self, shown: Shown) -> None:
-        self._known.pop(shown.key, None)
-        await self._wire.execute([("HDEL", self._keys.expansions(shown.sign.digest), shown.field)])
+    async def _forget(self, version: Shown) -> None:
+        self._known.pop(version.key, None)
+        await self._wire.execute([("HDEL", self._keys.expansions(version.sign.digest), version.field)])
 
     def _told(self, pools: Iterable[PoolId]) -> dict[MediaKind, Counter[MediaSign]]:
         sign_counts: dict[MediaKind, Counter[MediaSign]] = {}
@@ -106,21 +106,21 @@ class Expansions:
             sign_counts.setdefault(sign.kind, Counter())[sign] += 1
         return sign_counts
 
-    async def tokens(self, shown: Shown, pools: Sequence[PoolId]) -> list[int]:
+    async def tokens(self, version: Shown, pools: Sequence[PoolId]) -> list[int]:
         """Returns token ids.
 
         Raises: RequestError for a shape that the model can't take; Saturated, StoreDown; NoWorker if none can be asked.
         """
-        if (runs := self._known.get(shown.key)) is None:
+        if (runs := self._known.get(version.key)) is None:
             # Not another client's, which may stand far behind in that one's line.
-            question = (CLIENT.get(), *shown.key)
+            question = (CLIENT.get(), *version.key)
             if (asking := self._asking.get(question)) is None:
                 # A task of its own: another request may wait for it when this one is cancelled.
-                asking = self._asking[question] = asyncio.create_task(self._ask(shown, pools))
+                asking = self._asking[question] = asyncio.create_task(self._ask(version, pools))
                 asking.add_done_callback(lambda task: self._asked_for(question, task))
             runs = await asyncio.shield(asking)
         else:
-            self._known.move_to_end(shown.key)
+            self._known.move_to_end(version.key)
         return list(chain.from_iterable([token] * count for token, count in zip(runs[::2], runs[1::2], strict=True)))
 
     def _asked_for(self, question: tuple[str, str, str], task: "asyncio.Task[list[int]]") -> None:
@@ -128,20 +128,20 @@ class Expansions:
         if not task.cancelled() and task.exception() is not None:  # those who waited have it, if anybody did
             log.info("media_size_not_learned", field=question[-1])
 
-    async def _ask(self, shown: Shown, pools: Sequence[PoolId]) -> list[int]:
+    async def _ask(self, version: Shown, pools: Sequence[PoolId]) -> list[int]:
         async with self._turns.turn():
-            if (earlier_runs := self._known.get(shown.key)) is not None:  # meanwhile, for another client
+            if (earlier_runs := self._known.get(version.key)) is not None:  # meanwhile, for another client
                 return earlier_runs
-            runs = _runs(await self._asked(shown, pools))
-        await self._keep(shown, runs)
+            runs = _runs(await self._asked(version, pools))
+        await self._keep(version, runs)
         return runs
 
-    async def _asked(self, shown: Shown, pools: Sequence[PoolId]) -> Sequence[int]:
+    async def _asked(self, version: Shown, pools: Sequence[PoolId]) -> Sequence[int]:
         def question(id_: str) -> ExpandMedia:
-            return ExpandMedia(id_, shown.sign.kind, shown.shape, shown.number, shown.of)
+            return ExpandMedia(id_, version.sign.kind, version.shape, version.number, version.of)
 
         reason = "no worker has this model's files any more"
-        for worker in self._able(shown.sign, pools)[:_TRIES]:
+        for worker in self._able(version.sign, pools)[:_TRIES]:
             try:
                 answers = replies(self._redis, self._keys, [worker], question, _WORKER_S)
                 (reply,) = [reply async for reply in answers]
@@ -152,7 +152,7 @@ class Expansions:
             if reply.refused:
                 raise RequestError(reply.reason)
             reason = reply.reason
-            log.warning("media_size_not_told", worker=worker, shape=shown.shape, reason=reason)
+            log.warning("media_size_not_told", worker=worker, shape=version.shape, reason=reason)
         raise NoWorker(f"No worker could tell what this becomes in a prompt: {reason}.")
 
     def _able(self, sign: MediaSign, pools: Sequence[PoolId]) -> list[WorkerId]:
@@ -170,13 +170,13 @@ class Expansions:
                 except msgspec.DecodeError as exc:
                     log.error("media_size_not_understood", error=str(exc))
 
-    async def _keep(self, shown: Shown, runs: list[int]) -> None:
+    async def _keep(self, version: Shown, runs: list[int]) -> None:
         """Keeps it here and in Redis, where another one goes if there are too many. Raises: StoreDown."""
-        self._remember(shown, runs)
-        key = self._keys.expansions(shown.sign.digest)
+        self._remember(version, runs)
+        key = self._keys.expansions(version.sign.digest)
         *_, count = await self._wire.execute(
             [
-                ("HSET", key, shown.field, encode(runs)),
+                ("HSET", key, version.field, encode(runs)),
                 ("EXPIRE", key, _KEPT_S),
                 ("HLEN", key),
             ]
@@ -185,9 +185,9 @@ class Expansions:
             (fields,) = await self._wire.execute([("HRANDFIELD", key, count - MOST)])
             await self._wire.execute([("HDEL", key, *fields)])
 
-    def _remember(self, shown: Shown, runs: list[int]) -> None:
-        self._known[shown.key] = runs
-        self._known.move_to_end(shown.key)
+    def _remember(self, version: Shown, runs: list[int]) -> None:
+        self._known[version.key] = runs
+        self._known.move_to_end(version.key)
         while len(self._known) > MOST:
             self._known.popitem(last=False)
 

@@ -28,5 +28,5 @@ class MediaAccounts:
             for owner in owners | there.keys()
         }
 
-    async def correct(self, account: str, found: Bytes) -> bool:
-        return await recounted(self._wire, self._held, account, found)
+    async def correct(self, account: str, actual: Bytes) -> bool:
+        return await recounted(self._wire, self._held, account, actual)

@@ -152,9 +152,9 @@ def samples_of(origin: Origin, samples: Samples) -> list[Sample]:
     return [first] if frame is None else [samples[origin._replace(number=number)] for number in range(frame.of)]
 
 
-def _kept(params: Mapping[Origin, str], known: Sequence[Media]) -> Iterator[tuple[Origin, Sample]]:
+def _kept(params: Mapping[Origin, str], stored_media: Sequence[Media]) -> Iterator[tuple[Origin, Sample]]:
     """Yields the samples as they were when the request came."""
-    media = iter(known)
+    media = iter(stored_media)
     for origin, param in params.items():
         first = next(media)
         yield origin, Sample(first, None, param)

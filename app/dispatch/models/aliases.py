@@ -78,13 +78,13 @@ class Aliases:
     """The process's table of aliases. A request reads no Redis for it."""
 
     def __init__(
-        self, declared: Mapping[str, Alias], models: Mapping[str, Served], pipelines: Container[str] = ()
+        self, file_aliases: Mapping[str, Alias], models: Mapping[str, Served], pipelines: Container[str] = ()
     ) -> None:
-        """`declared`: those of the pools file. `models`: by name, of the file and the LoRA adapters of now.
+        """`file_aliases`: those of the pools file. `models`: by name, of the file and the LoRA adapters of now.
 
         `pipelines`: the names of those.
         """
-        self._declared, self._models, self._pipelines = dict(declared), models, pipelines
+        self._declared, self._models, self._pipelines = dict(file_aliases), models, pipelines
         self.table: Mapping[str, Alias] = self._declared
         self.usable: Callable[[str], bool] = lambda _: True
 

@@ -172,10 +172,10 @@ class Model:
         )
 
 
-def load_models(declared: PoolsFile) -> dict[str, Model]:
+def load_models(pools_file: PoolsFile) -> dict[str, Model]:
     """One Model per served name. Raises: SettingsError when its directory can't be read or its pools disagree."""
     models: dict[str, Model] = {}
-    for pool_id, pool in declared.pools.items():
+    for pool_id, pool in pools_file.pools.items():
         model = models.get(pool.model)
         tokenizer = _tokenizer(pool)
         generates = pool.task == "generate"  # other models may have these files, but don't use them
@@ -229,7 +229,7 @@ def load_models(declared: PoolsFile) -> dict[str, Model]:
             pool.model,
             ids,
             prefill_ids,
-            declared.select.get(pool.model),
+            pools_file.select.get(pool.model),
             tokenizer,
             pool.context_len,
             Meters(pool.model),

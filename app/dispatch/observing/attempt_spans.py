@@ -94,9 +94,9 @@ def _worker(job: Job, timing: Timing) -> dict[str, Attribute]:
     return {"xylem.worker": timing.worker, "xylem.pool": stage.pool, "xylem.rank": stage.rank}
 
 
-def _flat(found: Mapping[str, Any], prefix: str = "xylem.") -> dict[str, Attribute]:
+def _flat(tree: Mapping[str, Any], prefix: str = "xylem.") -> dict[str, Attribute]:
     """Attributes, which have no other attributes in them."""
     flat: dict[str, Attribute] = {}
-    for name, value in found.items():
+    for name, value in tree.items():
         flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
     return flat

@@ -128,8 +128,8 @@ def _is_recorded(job: Job) -> bool:
     return job.kind == "decode" and not job.aside and not job.encoder_tokens
 
 
-def _all_recorded(ended: Sequence[_Ended], secret: bytes) -> list[Recorded]:
-    return [recorded(one.job, one.came, one.answers, secret, one.model) for one in ended]
+def _all_recorded(requests: Sequence[_Ended], secret: bytes) -> list[Recorded]:
+    return [recorded(one.job, one.came, one.answers, secret, one.model) for one in requests]
 
 
 def recorded(job: Job, came: float, answers: list[int], secret: bytes, model: str = "") -> Recorded:

@@ -60,6 +60,6 @@ def explained(job: Job, decisions: Mapping[StageKind, Decision], *, candidates: 
     }
 
 
-def _tiers(tiered: Tiered) -> dict[str, int]:
+def _tiers(tiers: Tiered) -> dict[str, int]:
     """Blocks that are loaded, where there are some."""
-    return {"blocks_in_host": tiered.host, "blocks_in_store": tiered.store} if tiered.blocks else {}
+    return {"blocks_in_host": tiers.host, "blocks_in_store": tiers.store} if tiers.blocks else {}

@@ -29,11 +29,11 @@ class Timeline(Struct, frozen=True):
     x_request_id: str
 
     @classmethod
-    def of(cls, inflight: InFlight, model: str, outcome: str, arrived: float, ended: float) -> "Timeline":
+    def of(cls, inflight: InFlight, model: str, outcome: str, arrival: float, end: float) -> "Timeline":
         job = inflight.job
         prompt_tokens, timings = len(job.prompt), inflight.timings
         placed_at, attempts = inflight.placed_at, inflight.attempts
-        return cls(model, outcome, arrived, placed_at, ended, attempts, prompt_tokens, timings, job.x_request_id)
+        return cls(model, outcome, arrival, placed_at, end, attempts, prompt_tokens, timings, job.x_request_id)
 
     def stages(self) -> dict[str, float]:
         """Seconds of each stage. `transfer` is measured by the engine, and part of `resume`."""
@@ -147,20 +147,20 @@ def _in_short(prompts: Sequence[Timeline]) -> dict[str, Any]:
     }
 
 
-def _shown(seen: Timeline) -> dict[str, Any]:
+def _shown(timeline: Timeline) -> dict[str, Any]:
     """A prompt that has ended; times in seconds since the request arrived."""
-    at = seen.arrived
+    at = timeline.arrived
     return {
-        "x_request_id": seen.x_request_id,
-        "model": seen.model,
-        "outcome": seen.outcome,
+        "x_request_id": timeline.x_request_id,
+        "model": timeline.model,
+        "outcome": timeline.outcome,
         "arrived": at,
-        "prompt_tokens": seen.prompt_tokens,
-        "attempts": seen.attempts,
-        "placed_s": round(seen.placed - at, 6) if seen.placed else None,
-        "workers": [_part(t, at) for t in seen.timings],
-        "ended_s": round(seen.ended - at, 6),
-        "stages": {stage: round(seconds, 6) for stage, seconds in seen.stages().items()},
+        "prompt_tokens": timeline.prompt_tokens,
+        "attempts": timeline.attempts,
+        "placed_s": round(timeline.placed - at, 6) if timeline.placed else None,
+        "workers": [_part(t, at) for t in timeline.timings],
+        "ended_s": round(timeline.ended - at, 6),
+        "stages": {stage: round(seconds, 6) for stage, seconds in timeline.stages().items()},
     }
 
 

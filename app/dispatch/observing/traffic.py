@@ -63,15 +63,15 @@ class TrafficCounter:
         plan: GenerationPlan,
         outcome: str,
         prompts: Sequence[InFlight],
-        done: Iterable[Done],
+        ends: Iterable[Done],
         ttft_s: float | None,
         itl_s: float,
     ) -> None:
-        """A request has ended. `done`: those of its `prompts` that were answered. `ttft_s`: None: it had no token."""
+        """A request has ended. `ends`: those of its `prompts` that were answered. `ttft_s`: None: it had no token."""
         if self._counts is None or outcome == Cancelled.code or (entry := self._counted(self._counts, plan)) is None:
             return
         count, objective = entry
-        cached_tokens = {each.request: each.cached_tokens for each in done}
+        cached_tokens = {each.request: each.cached_tokens for each in ends}
         for inflight in prompts:
             if inflight.job.request not in cached_tokens:
                 continue

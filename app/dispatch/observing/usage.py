@@ -12,22 +12,22 @@ from app.usage.record import LineTry, UsageRecord
 
 
 def used_by(
-    call: GenerationBase, outcome: str, painted: int, prompts: Sequence[InFlight], outputs: Sequence[ChoiceOutput]
+    call: GenerationBase, outcome: str, pictures: int, prompts: Sequence[InFlight], outputs: Sequence[ChoiceOutput]
 ) -> Used | None:
     """Usage by all processes that made the answer, whether a client got it or not. None: no worker had it.
 
-    `painted`: pictures that are whole. `prompts`: that were sent. `outputs`: of all choices, over all attempts.
+    `pictures`: pictures that are whole. `prompts`: that were sent. `outputs`: of all choices, over all attempts.
     """
     answer_tokens = sum(len(out.tokens) for out in outputs) if call.plan.generates else 0
     if outcome != OK and not answer_tokens and not any(prompt.job.worker for prompt in prompts):
         return None
     # As the engine has counted it.
-    return call.plan.used(call.cached_tokens, answer_tokens, painted, call.prompt_tokens)
+    return call.plan.used(call.cached_tokens, answer_tokens, pictures, call.prompt_tokens)
 
 
 def record_of(
     call: GenerationBase,
-    used: Used | None,
+    usage: Used | None,
     client: Client,
     outcome: str,
     times: tuple[float, float, float | None],
@@ -67,7 +67,7 @@ def record_of(
         model.name,
         model.task,
         outcome,
-        *((0, 0, 0, 0) if used is None else (used.prompt, used.cached, used.completion, used.pictures)),
+        *((0, 0, 0, 0) if usage is None else (usage.prompt, usage.cached, usage.completion, usage.pictures)),
         engine_s,
         span("placement", 0.0),
         span("queue", 0.0),

@@ -118,11 +118,11 @@ class HeldRequests:
         since = [f.held_since for f in in_flight if f.held_since and f.refused]
         return max(_ATTEMPT_S, self._patience_s + (min(since) - time.monotonic() if since else 0.0))
 
-    def take(self, awaited: Callable[[InFlight], bool]) -> Taken:
+    def take(self, is_awaited: Callable[[InFlight], bool]) -> Taken:
         """The heads of the lines: fewer of each where there are many lines, which take turns where there are very many.
 
         Lines that wait for a worker, or for an adapter, take none from the others. Drops requests that are not
-        `awaited` any more, or have waited too long.
+        `is_awaited` any more, or have waited too long.
         """
         selection, now, trials = Taken([], [], []), time.monotonic(), dict[Line, list[InFlight]]()
         kinds = {name: (*name[:2], self._taken.get(name) == 0) for name in self._lines}
@@ -139,7 +139,7 @@ class HeldRequests:
                     over[inflight] = why
                 elif now - inflight.held_since > _SILENT_S:
                     selection.settled.append((inflight, None))
-            removals = line.drop(lambda f, over=over: f in over or not awaited(f))  # type: ignore[misc]
+            removals = line.drop(lambda f, over=over: f in over or not is_awaited(f))  # type: ignore[misc]
             selection.settled.extend((inflight, over.get(inflight)) for inflight in removals)
             kind = kinds[name]
             room = _ROUND_WITHOUT if kind[-1] else _ROUND
@@ -169,8 +169,8 @@ def urgency(inflight: InFlight) -> tuple[int, float]:
     return inflight.job.priority, 0.0 if inflight.job.attempt else inflight.job.deadline
 
 
-def _given_up(inflight: InFlight, gone: NoWorker | None, *, waited: bool) -> XylemError | None:
+def _given_up(inflight: InFlight, no_worker: NoWorker | None, *, waited: bool) -> XylemError | None:
     """The error with which a held request ends: its line has no worker, or it has waited too long. Else None."""
-    if gone is not None and not inflight.job.attempt and not isinstance(inflight.refused, StoreDown):
-        return gone
+    if no_worker is not None and not inflight.job.attempt and not isinstance(inflight.refused, StoreDown):
+        return no_worker
     return inflight.refused if waited else None

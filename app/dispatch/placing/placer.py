@@ -322,10 +322,10 @@ class Placer:
             self._routed[to.pool].decided(to.cached, blocks, took, to.tiered.host, to.tiered.store)
         return placing, predictions
 
-    def audit(self, inflight: InFlight, done: Done) -> None:
+    def audit(self, inflight: InFlight, end: Done) -> None:
         """Compares what it was expected to find in a cache with what it found."""
         if inflight.expected >= 0:
-            self._routed[inflight.job.stages[-1].pool].audited(inflight.expected, done.cached_tokens)
+            self._routed[inflight.job.stages[-1].pool].audited(inflight.expected, end.cached_tokens)
 
     def _resolved(self, inflight: InFlight) -> bool:
         """Its adapter, if it wants one, is there, and it is of today's version; else its wait is over."""
@@ -382,11 +382,11 @@ class Placer:
         else:
             self._refuse(inflight, exc)
 
-    async def _write(self, placed: list[InFlight], placings: list[Placing], others: list[Command]) -> None:
-        """`placings`: those of `placed`, in order."""
-        attempts = [inflight.job.attempt for inflight in placed]
+    async def _write(self, placements: list[InFlight], placings: list[Placing], others: list[Command]) -> None:
+        """`placings`: those of `placements`, in order."""
+        attempts = [inflight.job.attempt for inflight in placements]
         replies = await self._writer.write(placings, others)
-        for inflight, attempt, reply in zip(placed, attempts, replies, strict=True):
+        for inflight, attempt, reply in zip(placements, attempts, replies, strict=True):
             if inflight.job.attempt != attempt:
                 continue  # its worker gave it back before this reply came, and it waits to be placed anew
             if isinstance(reply, NotSent):
@@ -408,7 +408,7 @@ class Placer:
                 self._fleet.forget([stage.pool for stage in inflight.job.stages])
                 inflight.unplace()
                 self._waiting.append(inflight)
-        if any(inflight.held_since and inflight.job.worker for inflight in placed):
+        if any(inflight.held_since and inflight.job.worker for inflight in placements):
             self._try_held.set()  # a held request found room: there may be some for the next
 
     def _awaited(self, inflight: InFlight) -> bool:

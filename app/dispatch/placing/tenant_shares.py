@@ -108,15 +108,15 @@ class TenantShares:
         self._yielded.pop((model, flow), None)
         self._used[model] = time.monotonic()
 
-    def ended(self, inflight: InFlight, done: Done | None) -> None:
+    def ended(self, inflight: InFlight, end: Done | None) -> None:
         """Corrects what it was charged by what it has really cost."""
         charge, inflight.charge = inflight.charge, None
         if charge is None:
             return
         service, job = self.of(inflight), inflight.job
         answer_tokens = max(0, _tokens(inflight) - charge.had)
-        prompt = None if done is None or job.kind != "decode" else max(1, len(job.prompt) - done.cached_tokens)
-        if done is not None and job.kind == "decode":
+        prompt = None if end is None or job.kind != "decode" else max(1, len(job.prompt) - end.cached_tokens)
+        if end is not None and job.kind == "decode":
             service.answered(charge.flow.tenant, answer_tokens // max(1, job.sampling.n))
         cost_s = charge.cost.seconds(answer_tokens, prompt) if job.worker else 0.0
         service.correct(charge.flow, inflight.tenant.weight, cost_s - charge.seconds, clock.now())

@@ -115,9 +115,9 @@ class BlockManager:
         table.blocks.extend(self._take() for _ in range(fresh))
         return True
 
-    def commit(self, table: BlockTable, tokens: Sequence[int], computed: int) -> None:
-        """Put every block that the first `computed` tokens fill into the cache."""
-        first, full = table.committed, computed // self.block_size
+    def commit(self, table: BlockTable, tokens: Sequence[int], count: int) -> None:
+        """Put every block that the first `count` tokens fill into the cache."""
+        first, full = table.committed, count // self.block_size
         self._hash(table, tokens, full)
         stored_from = first
         for i in range(first, full):

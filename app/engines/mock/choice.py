@@ -167,11 +167,11 @@ class Choice:
         text = self._behind(text)
         return StepOutput(text, [token], self.index, finish, stop, logprobs, cached_tokens, prompt_logprobs_, transfer)
 
-    def _due(self, made: int) -> int | None:
-        """The token that has to follow after `made` tokens: of the script, or EOS; else None."""
-        if made < len(self._script):
-            return self._script[made]
-        return self._vocabulary.eos_id if made >= self._answer_tokens and self._can_end else None
+    def _due(self, count: int) -> int | None:
+        """The token that has to follow after `count` tokens: of the script, or EOS; else None."""
+        if count < len(self._script):
+            return self._script[count]
+        return self._vocabulary.eos_id if count >= self._answer_tokens and self._can_end else None
 
     def prefilled(self) -> StepOutput:
         """The output of a choice that lends, once its prompt is computed.
@@ -188,29 +188,29 @@ class Choice:
         text = self._behind(self._scanner.flush() if self._scanner else "")
         return StepOutput(text, [], self.index, "abort", cached_tokens=self.stream.cached_tokens or 0)
 
-    def _read(self, token: int, made: int) -> tuple[str, FinishReason | None, int | str | None]:
-        """The text to send; the finish reason and the stop, if token number `made` ends the answer."""
+    def _read(self, token: int, count: int) -> tuple[str, FinishReason | None, int | str | None]:
+        """The text to send; the finish reason and the stop, if token number `count` ends the answer."""
         sampling = self.request.sampling
         stop: int | str | None = None
         finish: FinishReason | None = None
         if token == self._vocabulary.eos_id and not sampling.ignore_eos:
             finish = "stop"
-        elif token in sampling.stop_token_ids and made > sampling.min_tokens:
+        elif token in sampling.stop_token_ids and count > sampling.min_tokens:
             finish, stop = "stop", token
-        elif made >= sampling.max_tokens or len(self.tokens) >= self.context_len:
+        elif count >= sampling.max_tokens or len(self.tokens) >= self.context_len:
             finish = "length"
         text = "" if finish == "stop" and not sampling.include_stop else self._decode(token)
         if self._scanner is None:
             return text, finish, stop
-        text, stop_string = self._scanner.push(text, check=made > sampling.min_tokens)
+        text, stop_string = self._scanner.push(text, check=count > sampling.min_tokens)
         if stop_string is not None:
             return text, "stop", stop_string
         return (text + self._scanner.flush() if finish else text), finish, stop
 
-    def _resume(self, begun: PartialOutput) -> ContinuedText:
+    def _resume(self, beginning: PartialOutput) -> ContinuedText:
         """Replay the output so far, as if it had been made here."""
         out = ""
-        for answer_len, token in enumerate(begun.tokens, 1):
+        for answer_len, token in enumerate(beginning.tokens, 1):
             self._sampler.append(token)
             if self.request.sampling.logprobs is not None:
                 self._sampler.names.add(token)
@@ -219,7 +219,7 @@ class Choice:
             if self._scanner is not None:
                 text, _ = self._scanner.push(text, check=answer_len > self.request.sampling.min_tokens)
             out += text
-        return ContinuedText(out, begun.text_len)
+        return ContinuedText(out, beginning.text_len)
 
     def _prompt_logprobs(self) -> list[TokenLogprob | None]:
         top = self.request.sampling.prompt_logprobs or 0

@@ -222,13 +222,13 @@ class Core:
             log.error("mock engine broke", action="engine_failed", exc_info=failure)
             self._broke(failure)
 
-    def _arrived(self, choice: Choice, pulled: KvTransfer | None) -> None:
-        """`pulled`: from another engine; None: loaded from tiers."""
-        if pulled is None:
+    def _arrived(self, choice: Choice, transfer: KvTransfer | None) -> None:
+        """`transfer`: from another engine; None: loaded from tiers."""
+        if transfer is None:
             self.scheduler.loaded(choice)
             return
-        choice.stream.pulled = pulled
-        self.scheduler.land(choice, pulled.tokens)
+        choice.stream.pulled = transfer
+        self.scheduler.land(choice, transfer.tokens)
         for other in choice.stream.choices:  # they find the prompt in the cache
             if other is not choice and not other.finished:
                 self.add(other)

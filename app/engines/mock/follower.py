@@ -12,7 +12,7 @@ class MockFollower:
         """Raises: SettingsError, as the leader's engine."""
         parse_args(pool.args)
 
-    async def start(self, _died: Callable[[], None]) -> None:
+    async def start(self, _on_death: Callable[[], None]) -> None:
         """Does nothing: there is nothing to load."""
 
     def kv_events(self) -> Mapping[int, KvEventSource]:

@@ -60,8 +60,8 @@ class GrammarState:
         return self._mask
 
 
-def grammar_states(tokenizer: Tokenizer, grammar: Grammar, begun: Sequence[Sequence[int]]) -> list[GrammarState]:
-    """One state for each choice, after its output `begun`. Blocks for milliseconds, the first time for longer.
+def grammar_states(tokenizer: Tokenizer, grammar: Grammar, beginnings: Sequence[Sequence[int]]) -> list[GrammarState]:
+    """One state for each choice, after its output `beginnings`. Blocks for milliseconds, the first time for longer.
 
     Raises: RequestError for a grammar that is invalid or too large, EngineFailed if the output so far does not fit it.
     """
@@ -72,8 +72,8 @@ def grammar_states(tokenizer: Tokenizer, grammar: Grammar, begun: Sequence[Seque
         raise RequestError(f"The grammar: {exc}", param=GRAMMAR) from exc
     if first.is_error():
         raise RequestError(f"The grammar: {first.get_error()}", param=GRAMMAR)
-    states = [GrammarState(first.deep_copy(), tokenizer.eos_id) for _ in begun]
-    for state, tokens in zip(states, begun, strict=True):
+    states = [GrammarState(first.deep_copy(), tokenizer.eos_id) for _ in beginnings]
+    for state, tokens in zip(states, beginnings, strict=True):
         if not state.accept(tokens):
             raise EngineFailed("The answer so far does not fit its grammar.")
         if not state.over:

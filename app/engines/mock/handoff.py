@@ -34,10 +34,10 @@ class Handoffs:
         link: Callable[[Callable[[bytes], None]], Link],
         blocks: BlockManager,
         rooms: Rooms,
-        freed: Callable[[], None],
+        on_free: Callable[[], None],
     ) -> None:
-        """`freed`: called when lent blocks become free. Raises: SettingsError."""
-        self._args, self._blocks, self._rooms, self._freed = args, blocks, rooms, freed
+        """`on_free`: called when lent blocks become free. Raises: SettingsError."""
+        self._args, self._blocks, self._rooms, self._freed = args, blocks, rooms, on_free
         self.link = link(self._noted)
         if self.link.memory is not None:
             blocks.on_commit = self.link.memory.mark
@@ -136,16 +136,16 @@ class Handoffs:
             self._free(lent_id)
         await self.link.close()
 
-    async def _pull(self, lent: KvHandle, choice: Choice, first: int, wanted: list[int]) -> None:
-        place = self._source(lent, choice.prompt_len)
-        if wanted:
-            await self.link.move("READ", place, list(zip(wanted, place.blocks[first:], strict=True)), _free(place))
-            self._source(lent, choice.prompt_len)  # if the lease has expired, the blocks may have had other KV
+    async def _pull(self, loan: KvHandle, choice: Choice, first: int, indices: list[int]) -> None:
+        place = self._source(loan, choice.prompt_len)
+        if indices:
+            await self.link.move("READ", place, list(zip(indices, place.blocks[first:], strict=True)), _free(place))
+            self._source(loan, choice.prompt_len)  # if the lease has expired, the blocks may have had other KV
         else:
             await self.link.tell(place, _free(place))
 
-    async def _receive(self, room: Rendezvous, choice: Choice, first: int, wanted: list[int]) -> None:
-        place = self.link.place(wanted, choice.request.id)
+    async def _receive(self, room: Rendezvous, choice: Choice, first: int, indices: list[int]) -> None:
+        place = self.link.place(indices, choice.request.id)
         offer = Offer(room.room, place, first, choice.prompt_len, self._args.timeout_s)
         arrival = self._written[room.room] = asyncio.get_running_loop().create_future()
         self.link.expect(+1)
@@ -155,16 +155,16 @@ class Handoffs:
             self.link.expect(-1)
             del self._written[room.room]
 
-    def _source(self, lent: KvHandle, tokens: int) -> KvPlace:
+    def _source(self, loan: KvHandle, tokens: int) -> KvPlace:
         """The place of the lent KV. Raises: HandoffFailed when it doesn't fit here, or has expired."""
-        place = _place(lent)
+        place = _place(loan)
         self.link.check(place)
-        if place.name != lent.holder:
-            raise HandoffFailed(f"Expected the holder {lent.holder}, found {place.name}.")
-        if lent.tokens != tokens or len(place.blocks) != -(-tokens // self._blocks.block_size):
-            raise HandoffFailed(f"{lent.holder} has lent another prompt.")
-        if clock.now() >= lent.expires:
-            raise HandoffFailed(f"{lent.holder}'s lease has expired.")
+        if place.name != loan.holder:
+            raise HandoffFailed(f"Expected the holder {loan.holder}, found {place.name}.")
+        if loan.tokens != tokens or len(place.blocks) != -(-tokens // self._blocks.block_size):
+            raise HandoffFailed(f"{loan.holder} has lent another prompt.")
+        if clock.now() >= loan.expires:
+            raise HandoffFailed(f"{loan.holder}'s lease has expired.")
         return place
 
     def _mark_tail(self, choice: Choice) -> None:
@@ -197,12 +197,12 @@ class Handoffs:
             await asyncio.sleep(_LOOK_S)
 
 
-def _place(lent: KvHandle) -> KvPlace:
+def _place(loan: KvHandle) -> KvPlace:
     """Raises: HandoffFailed."""
     try:
-        return msgspec.convert(lent.params, KvPlace)
+        return msgspec.convert(loan.params, KvPlace)
     except msgspec.ValidationError as exc:
-        raise HandoffFailed(f"{lent.holder} sent an unknown handoff: {exc}") from exc
+        raise HandoffFailed(f"{loan.holder} sent an unknown handoff: {exc}") from exc
 
 
 def _free(place: KvPlace) -> bytes:

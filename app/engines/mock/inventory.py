@@ -61,11 +61,11 @@ def only(contents: dict[int, Content], blocks: Iterable[int]) -> dict[int, Conte
     return selection
 
 
-async def tell(held: Callable[[], Sequence[Held]]) -> asyncio.Server:
-    """Answers each connection with `held` as msgpack, until it is closed. Raises: OSError."""
+async def tell(read: Callable[[], Sequence[Held]]) -> asyncio.Server:
+    """Answers each connection with what `read` returns as msgpack, until it is closed. Raises: OSError."""
 
     async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(encode(held()))
+        writer.write(encode(read()))
         writer.close()
         await writer.wait_closed()
 

@@ -139,8 +139,8 @@ class Rooms:
             # Until then, a late decode engine is refused; later it has given up by itself.
             asyncio.get_running_loop().call_later(self._args.timeout_s, self._meetings.pop, room.room, None)
 
-    async def visit(self, room: Rendezvous, offer: Offer, noted: asyncio.Future[None] | None) -> None:
-        """Offer blocks, and wait until they are written: also for `noted`, if the data doesn't come with the answer.
+    async def visit(self, room: Rendezvous, offer: Offer, note: asyncio.Future[None] | None) -> None:
+        """Offer blocks, and wait until they are written: also for `note`, if the data doesn't come with the answer.
 
         Returns or raises only when nothing writes there any more. Raises: HandoffFailed.
         """
@@ -153,8 +153,8 @@ class Rooms:
                         was_seen = True
                     if answer.what != "written":
                         raise HandoffFailed(answer.why)
-                    if noted is not None:
-                        await noted
+                    if note is not None:
+                        await note
             except (TimeoutError, asyncio.CancelledError) as exc:
                 await socket.send(_encode(Gone(room.room)))
                 with contextlib.suppress(TimeoutError):

@@ -66,13 +66,13 @@ class Sampler:
 
     def choose(
         self,
-        banned: frozenset[int] = _NONE,
+        exclusions: frozenset[int] = _NONE,
         due: int | None = None,
         grammar: GrammarState | None = None,
         *,
         ends: bool = False,
     ) -> int:
-        """The next token: `due` if given, else a sampled one, none of `banned`. `logprob` refers to this position.
+        """The next token: `due` if given, else a sampled one, none of `exclusions`. `logprob` refers to this position.
 
         `grammar`: only tokens that it allows; then `ends` closes open structures as soon as possible.
         """
@@ -81,9 +81,9 @@ class Sampler:
         if due is not None:
             return due
         if grammar is not None:
-            return self._pick(place, banned, self._grammar_logits(place, grammar, ends=ends))
-        if self._shaped or banned:
-            return self._pick(place, banned, self._wheel_logits(place))
+            return self._pick(place, exclusions, self._grammar_logits(place, grammar, ends=ends))
+        if self._shaped or exclusions:
+            return self._pick(place, exclusions, self._wheel_logits(place))
         rank = bisect_right(self._levels, self._draw(place)) if len(self._levels) > 1 else 0
         return self._vocabulary.wheel[place % self._vocabulary.words + rank]
 
@@ -127,9 +127,11 @@ class Sampler:
             logits[closing] = _CLOSES if turn else max(logits.get(closing, _FLOOR), _STAYS)
         return logits
 
-    def _pick(self, place: int, banned: frozenset[int], logits: dict[int, float]) -> int:
-        banned = banned if logits.keys() - banned else _NONE  # a grammar may allow nothing else
-        candidates = ((token, self._penalise(token, logit)) for token, logit in logits.items() if token not in banned)
+    def _pick(self, place: int, exclusions: frozenset[int], logits: dict[int, float]) -> int:
+        exclusions = exclusions if logits.keys() - exclusions else _NONE  # a grammar may allow nothing else
+        candidates = (
+            (token, self._penalise(token, logit)) for token, logit in logits.items() if token not in exclusions
+        )
         ranking = sorted(candidates, key=lambda pair: -pair[1])
         levels = _cumulative([logit for _, logit in ranking], self._sampling)
         return ranking[bisect_right(levels, self._draw(place)) if len(levels) > 1 else 0][0]

@@ -66,10 +66,10 @@ class Scheduler:
         """Take a choice out of the steps; it keeps its blocks."""
         self._unlist(choice)
 
-    def land(self, choice: Choice, pulled: int) -> None:
-        """The prompt's KV has been fetched: `pulled` tokens of it came from another engine."""
+    def land(self, choice: Choice, pulled_tokens: int) -> None:
+        """The prompt's KV has been fetched: `pulled_tokens` of it came from another engine."""
         self._arrived(choice, choice.prompt_len)
-        self.pulled_tokens += pulled
+        self.pulled_tokens += pulled_tokens
         choice.source = None
 
     def loaded(self, choice: Choice) -> None:
@@ -125,7 +125,7 @@ class Scheduler:
                 queue.remove(choice)
                 return
 
-    def _run(self, sampled: list[Choice]) -> tuple[int, int]:
+    def _run(self, samples: list[Choice]) -> tuple[int, int]:
         """Advance running choices; returns the budget left and the prefill tokens spent."""
         budget, prefill, i = self._budget, 0, 0
         while i < len(self.running) and budget:
@@ -138,14 +138,14 @@ class Scheduler:
             budget -= take
             if choice.computed < choice.prompt_len or take > 1:
                 prefill += take
-            self._compute(choice, take, sampled)
+            self._compute(choice, take, samples)
         return budget, prefill
 
-    def _admit(self, sampled: list[Choice], fetching: list[Choice], budget: int) -> int:
+    def _admit(self, samples: list[Choice], fetching: list[Choice], budget: int) -> int:
         """Admit choices, first those whose prompt has been fetched; returns the prefill tokens spent."""
         prefill = 0
         while self.fetched and budget:
-            step_tokens = self._enter(self.fetched.pop(0), budget, sampled)
+            step_tokens = self._enter(self.fetched.pop(0), budget, samples)
             budget, prefill = budget - step_tokens, prefill + step_tokens
         first = 0  # of the waiting ones
         while first < len(self.waiting) and budget and self.seated < self._max_running:
@@ -166,7 +166,7 @@ class Scheduler:
                 self.fetching.append(choice)
                 fetching.append(choice)
                 continue
-            step_tokens = self._enter(choice, budget, sampled)
+            step_tokens = self._enter(choice, budget, samples)
             budget, prefill = budget - step_tokens, prefill + step_tokens
         return prefill
 
@@ -186,21 +186,21 @@ class Scheduler:
         self._loading.update(load.blocks)
         return len(load.blocks) * self.blocks.block_size
 
-    def _enter(self, choice: Choice, budget: int, sampled: list[Choice]) -> int:
+    def _enter(self, choice: Choice, budget: int, samples: list[Choice]) -> int:
         """Run it from this step on; returns the tokens that it computes."""
         insort(self.running, choice, key=_rank)
         take = min(len(choice.tokens) - choice.computed, budget)
-        self._compute(choice, take, sampled)
+        self._compute(choice, take, samples)
         return take
 
-    def _compute(self, choice: Choice, take: int, sampled: list[Choice]) -> None:
+    def _compute(self, choice: Choice, take: int, samples: list[Choice]) -> None:
         if choice.computed < choice.prompt_len:
             self.prefill_tokens += min(take, choice.prompt_len - choice.computed)
         choice.computed += take
         if choice.computed // self.blocks.block_size > choice.table.committed:
             self.blocks.commit(choice.table, choice.tokens, choice.computed)
         if choice.computed == len(choice.tokens):
-            sampled.append(choice)
+            samples.append(choice)
 
     def _make_room(self, choice: Choice, length: int) -> bool:
         """Get blocks for `length` tokens, preempting the last in rank if needed; False if that was `choice` itself."""

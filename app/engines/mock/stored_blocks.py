@@ -65,9 +65,9 @@ class StoredBlocks:
         except Exception as exc:  # noqa: BLE001 (as in `put`)
             self._warn(exc)
 
-    def _is_sound(self, name: bytes, stored: bytes) -> bool:
+    def _is_sound(self, name: bytes, block: bytes) -> bool:
         try:
-            return bytes(self._seal.open(name, stored)) == name * _WORDS
+            return bytes(self._seal.open(name, block)) == name * _WORDS
         except Damaged:
             return False
 

@@ -142,42 +142,42 @@ def tells_of_host_memory(fields: Mapping[str, Any]) -> bool:
     return bool(fields.get("enable_hierarchical_cache") and fields.get("kv_events_config"))
 
 
-def _check(pool: Pool, given: Mapping[str, Any]) -> None:
+def _check(pool: Pool, fields: Mapping[str, Any]) -> None:
     """Refuses settings that SGLang itself would not refuse. Raises: SettingsError."""
     if pool.task == "classify":
         raise SettingsError("task=classify: this adapter of SGLang generates and embeds")
     if pool.peers:
         raise SettingsError("peers: an SGLang that answers computes no prompts for others, and takes no KV")
-    if pool.role == "prefill" and pool.data_parallel_size > 1 and not given.get("enable_dp_attention"):
+    if pool.role == "prefill" and pool.data_parallel_size > 1 and not fields.get("enable_dp_attention"):
         raise SettingsError(
             f"data_parallel_size={pool.data_parallel_size}: nobody finds the second rank of an SGLang that prefills, "
             "but with args.enable_dp_attention"
         )
-    if given.get("lora_paths"):
-        raise SettingsError(f"args.lora_paths={given['lora_paths']!r}: adapters are added with `xylem lora add`")
-    if given.get("enable_lora") and pool.data_parallel_size > 1:
+    if fields.get("lora_paths"):
+        raise SettingsError(f"args.lora_paths={fields['lora_paths']!r}: adapters are added with `xylem lora add`")
+    if fields.get("enable_lora") and pool.data_parallel_size > 1:
         raise SettingsError(f"data_parallel_size={pool.data_parallel_size}: SGLang loads adapters with one rank only")
-    check_settings(pool, given)
-    if pool.nodes > 1 and pool.data_parallel_size > 1 and not given.get("enable_dp_attention"):
+    check_settings(pool, fields)
+    if pool.nodes > 1 and pool.data_parallel_size > 1 and not fields.get("enable_dp_attention"):
         raise SettingsError(
             f"nodes={pool.nodes}: SGLang's data-parallel ranks are on one host, but with args.enable_dp_attention"
         )
-    if pool.nodes > 1 and given.get("enable_lora"):
+    if pool.nodes > 1 and fields.get("enable_lora"):
         raise SettingsError("args.enable_lora: an adapter is fetched to the leader's host, and all need it")
     if pool.task == "embed":
         _check_pooling(pool.model_dir)
-    if given.get("mm_process_config"):
+    if fields.get("mm_process_config"):
         raise SettingsError("args.mm_process_config: how pictures are processed is said in the model's own files")
 
 
-def _by_field(given: Mapping[str, Any]) -> dict[str, Any]:
+def _by_field(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments by ServerArgs' own names; SGLang's YAML and command line have more for some. Raises: SettingsError."""
     names: dict[str, str] = {}
     for field, hint in get_type_hints(ServerArgs, include_extras=True).items():
         for meta in getattr(hint, "__metadata__", ()):
             names |= dict.fromkeys(map(_plain, getattr(meta, "aliases", None) or ()), field)
     arguments: dict[str, Any] = {}
-    for key, value in given.items():
+    for key, value in fields.items():
         name = names.get(_plain(key), _plain(key))
         if name in arguments:
             raise SettingsError(f"args.{key}={value!r}: args says {name} twice")
@@ -215,8 +215,8 @@ def adapters_held(fields: dict[str, Any]) -> int:
     return int(fields.get("max_loaded_loras") or fields.get("max_loras_per_batch") or _BATCHED_LORAS)
 
 
-def _lora(given: dict[str, Any], *, on_cpu: bool) -> dict[str, Any]:
-    if not given.get("enable_lora"):
+def _lora(fields: dict[str, Any], *, on_cpu: bool) -> dict[str, Any]:
+    if not fields.get("enable_lora"):
         return {}
     return _LORA | (_CPU_LORA if on_cpu else {})
 

@@ -82,8 +82,8 @@ class Choice:
         cached_tokens = min(meta["cached_tokens"], len(self._request.prompt))
         return replace(step, logprobs=logprobs, cached_tokens=cached_tokens, prompt_logprobs=prompt_logprobs)
 
-    def _aborted(self, ended: Mapping[str, Any]) -> StepOutput:
-        error = refusal(ended)
+    def _aborted(self, end: Mapping[str, Any]) -> StepOutput:
+        error = refusal(end)
         if error is None:  # its tokens were given before
             return StepOutput("", [], self._index, "abort")
         if self._request.handoff is not None and self._first and error.status >= 500:

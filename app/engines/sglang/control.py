@@ -47,11 +47,11 @@ class Control(OperatorState):
         manager: Callable[[], Any],
         pool: Pool,
         fields: Mapping[str, Any],
-        answered: Callable[[Coroutine[Any, Any, Any]], Awaitable[Any]],
+        answer: Callable[[Coroutine[Any, Any, Any]], Awaitable[Any]],
     ) -> None:
-        """`manager`: SGLang's TokenizerManager. `fields`: of its ServerArgs. `answered`: awaits its answer."""
+        """`manager`: SGLang's TokenizerManager. `fields`: of its ServerArgs. `answer`: awaits its answer."""
         super().__init__()
-        self._manager, self._pool, self._fields, self._answered = manager, pool, fields, answered
+        self._manager, self._pool, self._fields, self._answered = manager, pool, fields, answer
         self._on_cpu = fields.get("device") == "cpu"
 
     async def pause(self, mode: PauseMode) -> None:

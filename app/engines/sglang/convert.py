@@ -14,8 +14,8 @@ from app.tokenizing.token_names import TokenNames
 _BAD_REQUEST = range(400, 500)
 
 
-def sampling_params(s: Sampling, begun: int) -> dict[str, Any]:
-    """Parameters of one choice, of which `begun` tokens are out. Stop strings are not among them: text is made here."""
+def sampling_params(s: Sampling, start: int) -> dict[str, Any]:
+    """Parameters of one choice, of which `start` tokens are out. Stop strings are not among them: text is made here."""
     return {
         "max_new_tokens": s.max_tokens,
         "min_new_tokens": s.min_tokens,
@@ -30,7 +30,7 @@ def sampling_params(s: Sampling, begun: int) -> dict[str, Any]:
         "stop_token_ids": list(s.stop_token_ids),
         "ignore_eos": s.ignore_eos,
         "logit_bias": {str(token): bias for token, bias in s.logit_bias.items()} if s.logit_bias else None,
-        "custom_params": {GRAMMAR: begun} if begun and s.grammar is not None else None,
+        "custom_params": {GRAMMAR: start} if start and s.grammar is not None else None,
         **({} if s.grammar is None else _grammar(s.grammar)),
     }
 

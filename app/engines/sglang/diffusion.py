@@ -26,13 +26,13 @@ def keeps_seeds(fields: Mapping[str, Any]) -> bool:
     return diffuses(fields) and fields["dllm_algorithm"] not in _DRAWING
 
 
-def check_settings(pool: Pool, given: Mapping[str, Any]) -> None:
+def check_settings(pool: Pool, fields: Mapping[str, Any]) -> None:
     """Refuses settings that SGLang would ignore with a warning. Raises: SettingsError."""
-    if not diffuses(given):
+    if not diffuses(fields):
         return
     if pool.role != "both":
         raise SettingsError(f"role={pool.role}: of a diffusion language model, prefill and decode can't be apart")
-    if given.get("enable_lora"):
+    if fields.get("enable_lora"):
         raise SettingsError("args.enable_lora=true: SGLang's diffusion language models take no adapters")
 
 

@@ -304,9 +304,9 @@ class SglangEngine:
         for running in self._requests.values():
             running.fail(self._failure)
 
-    async def _answered(self, asked: Coroutine[Any, Any, T]) -> T:
+    async def _answered(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Waits for SGLang's answer; it would not say that it died. Raises: SGLang's errors, EngineFailed."""
-        answer, end = asyncio.ensure_future(asked), asyncio.ensure_future(self._end.wait())
+        answer, end = asyncio.ensure_future(coroutine), asyncio.ensure_future(self._end.wait())
         try:
             await asyncio.wait((answer, end), return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():

@@ -11,13 +11,13 @@ from app.engines.ports import free_ports
 from app.errors import SettingsError
 
 
-def event_config(ranks: int, given: Any) -> dict[str, Any]:
+def event_config(ranks: int, value: Any) -> dict[str, Any]:
     """Published on this host unless the pool says where; replay is always on, since missed events must be had."""
-    if isinstance(given, str):  # as SGLang's own YAML has it
+    if isinstance(value, str):  # as SGLang's own YAML has it
         with suppress(ValueError):
-            given = json.loads(given)
-    if not isinstance(given, dict):
-        raise SettingsError(f"args.kv_events_config={given!r}: has to be a mapping, or null")
+            value = json.loads(value)
+    if not isinstance(value, dict):
+        raise SettingsError(f"args.kv_events_config={value!r}: has to be a mapping, or null")
     if ranks > 1:  # each rank's port is the first one + its number
         first = free_ports(2 * ranks)
         defaults = {"endpoint": f"tcp://*:{first}", "replay_endpoint": f"tcp://*:{first + ranks}"}
@@ -25,7 +25,7 @@ def event_config(ranks: int, given: Any) -> dict[str, Any]:
         path = f"ipc://@xylem-{secrets.token_hex(8)}"
         defaults = {"endpoint": f"{path}-events", "replay_endpoint": f"{path}-replay"}
     # Its default format has hashes that salts and adapters don't wholly keep apart.
-    return {"publisher": "zmq", "format": "dynamo", **defaults, **given}
+    return {"publisher": "zmq", "format": "dynamo", **defaults, **value}
 
 
 def event_sources(

@@ -26,7 +26,7 @@ class SglangFollower:
         self._engine: Engine | None = None  # set by start
         own_sigquit()
 
-    async def start(self, died: Callable[[], None]) -> None:
+    async def start(self, on_death: Callable[[], None]) -> None:
         for name, value in self._args.environment.items():
             os.environ.setdefault(name, value)
         fields = self._args.fields
@@ -36,7 +36,7 @@ class SglangFollower:
             raise SettingsError(f"SGLang refuses these engine arguments: {exc}") from exc
         except Exception as exc:
             raise EngineFailed(f"SGLang did not start: {exc}") from exc
-        self._processes.watch(died)
+        self._processes.watch(on_death)
 
     def kv_events(self) -> dict[int, KvEventSource]:
         config = self._args.fields.get("kv_events_config")

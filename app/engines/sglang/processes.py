@@ -77,17 +77,17 @@ class Processes:
             watchdog.stop()
         return engine
 
-    def watch(self, died: Callable[[], None]) -> None:
-        """`died` is called on this loop when one of them has ended by itself."""
+    def watch(self, on_death: Callable[[], None]) -> None:
+        """`on_death` is called on this loop when one of them has ended by itself."""
         loop = asyncio.get_running_loop()
         for process in self.found:
             try:
                 fd = os.pidfd_open(process.pid)
             except ProcessLookupError:
-                loop.call_soon(died)
+                loop.call_soon(on_death)
                 continue
             self._watched[fd] = loop
-            loop.add_reader(fd, self._ended, fd, died)
+            loop.add_reader(fd, self._ended, fd, on_death)
 
     def end(self) -> None:
         """Kill them, as SGLang does, and wait. Blocks."""
@@ -102,9 +102,9 @@ class Processes:
         for fd in list(self._watched):
             self._unwatch(fd)
 
-    def _ended(self, fd: int, died: Callable[[], None]) -> None:
+    def _ended(self, fd: int, on_death: Callable[[], None]) -> None:
         self._unwatch(fd)
-        died()
+        on_death()
 
     def _unwatch(self, fd: int) -> None:
         self._watched.pop(fd).remove_reader(fd)

@@ -71,29 +71,29 @@ def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def _yaml(given: Any) -> dict[str, Any]:
+def _yaml(value: Any) -> dict[str, Any]:
     """TensorRT-LLM's own YAML: a file's name, or what would stand in it."""
-    if isinstance(given, dict):
-        return given
-    if not isinstance(given, str):
-        raise SettingsError(f"args.engine_args={given!r}: must be a file's name or a mapping")
+    if isinstance(value, dict):
+        return value
+    if not isinstance(value, str):
+        raise SettingsError(f"args.engine_args={value!r}: must be a file's name or a mapping")
     try:
-        doc = read_yaml(Path(given).read_text())
+        doc = read_yaml(Path(value).read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as exc:
-        raise SettingsError(f"args.engine_args={given}: {exc}") from exc
+        raise SettingsError(f"args.engine_args={value}: {exc}") from exc
     if not isinstance(doc, dict):
-        raise SettingsError(f"args.engine_args={given}: has to be a mapping")
+        raise SettingsError(f"args.engine_args={value}: has to be a mapping")
     return doc
 
 
-def _defaults(pool: Pool, said: Mapping[str, Any]) -> dict[str, Any]:
+def _defaults(pool: Pool, config: Mapping[str, Any]) -> dict[str, Any]:
     return merged(
         _DEFAULTS,
         _TRANSCEIVER if pool.role != "both" else {},
         _CONTEXT_ONLY if pool.role == "prefill" else {},
-        _LORA if said.get("enable_lora") else {},
+        _LORA if config.get("enable_lora") else {},
         {"otlp_traces_endpoint": endpoint} if (endpoint := engines_endpoint()) else {},
-        _CONNECTOR if said.get("kv_connector_config") is not None else {},
+        _CONNECTOR if config.get("kv_connector_config") is not None else {},
     )
 
 
@@ -114,7 +114,7 @@ def _own(pool: Pool) -> dict[str, Any]:
     return own
 
 
-def _check_own(pool: Pool, said: Mapping[str, Any], *, autodeploy: bool) -> None:
+def _check_own(pool: Pool, config: Mapping[str, Any], *, autodeploy: bool) -> None:
     """Raises: SettingsError where the pool's own settings say something else."""
     if pool.tiers is not None and pool.tiers.disk is not None:
         raise SettingsError(f"tiers.disk={pool.tiers.disk}: TensorRT-LLM's own is args.kv_cache_config.disk_cache_path")
@@ -122,23 +122,23 @@ def _check_own(pool: Pool, said: Mapping[str, Any], *, autodeploy: bool) -> None
         raise SettingsError("peers: a TensorRT-LLM that answers computes no prompts for others")
     if autodeploy and pool.data_parallel_size > 1:
         raise SettingsError(f"data_parallel_size={pool.data_parallel_size}: AutoDeploy has no attention-DP ranks")
-    if said.get("enable_attention_dp") and said.get("tensor_parallel_size", 1) != pool.data_parallel_size:
+    if config.get("enable_attention_dp") and config.get("tensor_parallel_size", 1) != pool.data_parallel_size:
         raise SettingsError(
-            f"args.enable_attention_dp with tensor_parallel_size={said.get('tensor_parallel_size', 1)}: "
+            f"args.enable_attention_dp with tensor_parallel_size={config.get('tensor_parallel_size', 1)}: "
             f"data_parallel_size has to be as much, and is {pool.data_parallel_size}"
         )
-    if pool.role != "both" and said.get("speculative_config") is not None:
+    if pool.role != "both" and config.get("speculative_config") is not None:
         raise SettingsError("args.speculative_config: drafts are not handed over from prefill to decode pools yet")
     for name, value in _own(pool).items():
-        _check_same(f"args.{name}", said.get(name), value)
+        _check_same(f"args.{name}", config.get(name), value)
 
 
-def _check_same(where: str, said: Any, own: Any) -> None:
+def _check_same(where: str, config: Any, own: Any) -> None:
     if isinstance(own, dict):
         for name, value in own.items():
-            _check_same(f"{where}.{name}", said.get(name) if isinstance(said, Mapping) else None, value)
-    elif said is not None and said != own:
-        raise SettingsError(f"{where}={said!r}: the pool's own settings say {own!r}")
+            _check_same(f"{where}.{name}", config.get(name) if isinstance(config, Mapping) else None, value)
+    elif config is not None and config != own:
+        raise SettingsError(f"{where}={config!r}: the pool's own settings say {own!r}")
 
 
 def _for_autodeploy(fields: dict[str, Any]) -> dict[str, Any]:

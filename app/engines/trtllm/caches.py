@@ -11,13 +11,13 @@ from app.engines.trtllm.events import RankEvents, groups_of
 class Caches:
     """Belongs to the event loop on which it was created."""
 
-    def __init__(self, begun: Sequence[Mapping[str, Any]], ranks: int, block_size: int, longest: int) -> None:
-        """`begun`: what it has told. `longest`: its `max_seq_len`. Raises: EngineFailed, KeyError, ValueError."""
-        groups = groups_of([event for event in begun if _rank(event) == 0], block_size, longest)
+    def __init__(self, beginnings: Sequence[Mapping[str, Any]], ranks: int, block_size: int, longest: int) -> None:
+        """`beginnings`: what it has told. `longest`: its `max_seq_len`. Raises: EngineFailed, KeyError, ValueError."""
+        groups = groups_of([event for event in beginnings if _rank(event) == 0], block_size, longest)
         self.groups, self.has_told = groups or (), groups is not None
         self._events = [RankEvents(block_size, self.groups) for _ in range(ranks)]
         self._publishers = [KvPublisher(KvEventArgs(), rank) for rank in range(ranks)]
-        for event in begun:
+        for event in beginnings:
             self.take(event)
 
     def take(self, event: Mapping[str, Any]) -> None:

@@ -66,13 +66,13 @@ def finish_reason(reason: str | None) -> FinishReason | None:
     return _FINISH[reason]
 
 
-def token_logprob(names: TokenNames, token: int, found: Mapping[int, Any] | None, top: int) -> TokenLogprob:
-    """`found`: TensorRT-LLM's for this token and some others; None where it gave none. `names`: of the text before."""
-    found = found or {}
-    ranking = sorted(((entry.logprob, other) for other, entry in found.items()), reverse=True)[:top]
+def token_logprob(names: TokenNames, token: int, logprobs: Mapping[int, Any] | None, top: int) -> TokenLogprob:
+    """`logprobs`: for this token and some others; None: TensorRT-LLM has none. `names`: of the text before."""
+    logprobs = logprobs or {}
+    ranking = sorted(((entry.logprob, other) for other, entry in logprobs.items()), reverse=True)[:top]
     likeliest = [(names.of(other), other, logprob) for logprob, other in ranking]
-    own = found[token].logprob if token in found else _UNKNOWN
-    rank = found[token].rank if token in found else None
+    own = logprobs[token].logprob if token in logprobs else _UNKNOWN
+    rank = logprobs[token].rank if token in logprobs else None
     return TokenLogprob(names.add(token), token, own, likeliest, rank=rank or 0)
 
 

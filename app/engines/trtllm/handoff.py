@@ -53,19 +53,21 @@ class Lender:
         self._holder = f"trtllm-{secrets.token_hex(8)}"
         self._kept: list[_Kept] = []
 
-    def lend(self, asked: DisaggregatedParams, given: DisaggregatedParams | None, tokens: int) -> KvHandle:
+    def lend(
+        self, prefill_params: DisaggregatedParams, reply_params: DisaggregatedParams | None, tokens: int
+    ) -> KvHandle:
         """Lends the KV of a finished prefill. Raises: EngineFailed."""
-        if given is None or given.opaque_state is None:
+        if reply_params is None or reply_params.opaque_state is None:
             raise EngineFailed("TensorRT-LLM did not keep the prompt's KV.")
         now = clock.now()
         self._kept.append(_Kept(-(-tokens // self._compatible.block_size), now + self._timeout_s))
         params = _Lent(
             self._compatible,
-            b64encode(given.opaque_state).decode(),
-            asked.disagg_request_id,
-            given.ctx_request_id,
-            given.ctx_dp_rank,
-            given.ctx_info_endpoint,
+            b64encode(reply_params.opaque_state).decode(),
+            prefill_params.disagg_request_id,
+            reply_params.ctx_request_id,
+            reply_params.ctx_dp_rank,
+            reply_params.ctx_info_endpoint,
         )
         expires = now + self._timeout_s * (1 - _MARGIN)
         return KvHandle(self._holder, expires, tokens, msgspec.to_builtins(params))
@@ -95,11 +97,11 @@ class Lender:
             ctx_info_endpoint=params.ctx_info_endpoint,
         )
 
-    def lent_blocks(self, used: int) -> int:
-        """Number of the `used` blocks that are lent: TensorRT-LLM doesn't say which of them it keeps for others."""
+    def lent_blocks(self, in_use: int) -> int:
+        """Number of the `in_use` blocks that are lent: TensorRT-LLM doesn't say which of them it keeps for others."""
         now = clock.now()
-        self._kept = [loan for loan in self._kept if loan.until > now] if used else []
-        return min(used, sum(loan.blocks for loan in self._kept))
+        self._kept = [loan for loan in self._kept if loan.until > now] if in_use else []
+        return min(in_use, sum(loan.blocks for loan in self._kept))
 
 
 def keeping() -> DisaggregatedParams:

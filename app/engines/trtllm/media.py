@@ -62,24 +62,24 @@ def shape(config: Mapping[str, Any], dtype: str) -> EmbeddingShape | None:
     return EmbeddingShape(width, str(dtype_name), picture_token(config))
 
 
-def embedding(made: Any) -> Embedding:
+def embedding(result: Any) -> Embedding:
     """The embedding that a tensor of rows × width has. Raises: EngineFailed."""
     import torch
 
-    if made.dim() == 3 and made.shape[0] == 1:
-        made = made[0]
-    name = str(made.dtype).removeprefix("torch.")
-    if made.dim() != 2 or name not in _DTYPES:
-        raise EngineFailed(f"TensorRT-LLM has encoded the picture as {tuple(made.shape)} of {name}.")
-    rows, width = made.shape
-    return Embedding(rows, width, name, made.contiguous().view(torch.uint8).numpy().tobytes())
+    if result.dim() == 3 and result.shape[0] == 1:
+        result = result[0]
+    name = str(result.dtype).removeprefix("torch.")
+    if result.dim() != 2 or name not in _DTYPES:
+        raise EngineFailed(f"TensorRT-LLM has encoded the picture as {tuple(result.shape)} of {name}.")
+    rows, width = result.shape
+    return Embedding(rows, width, name, result.contiguous().view(torch.uint8).numpy().tobytes())
 
 
-def _tensor(made: Embedding) -> Any:
+def _tensor(embedding: Embedding) -> Any:
     import torch
 
-    numbers = torch.frombuffer(bytearray(made.data), dtype=getattr(torch, made.dtype))
-    return numbers.reshape(made.rows, made.width)
+    numbers = torch.frombuffer(bytearray(embedding.data), dtype=getattr(torch, embedding.dtype))
+    return numbers.reshape(embedding.rows, embedding.width)
 
 
 def model_config(folder: Path) -> dict[str, Any]:

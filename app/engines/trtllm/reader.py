@@ -23,40 +23,40 @@ from app.tokenizing.tokenizer import Tokenizer
 
 
 class ChoiceReader:
-    """Reader of one choice. Of the answer's tokens `begun` are out; those of `again` are made once more."""
+    """Reader of one choice. The tokens of `beginning` are out; those of `again` are made once more."""
 
     def __init__(
-        self, tokenizer: Tokenizer, request: GenerateRequest, begun: PartialOutput, again: Sequence[int], index: int
+        self, tokenizer: Tokenizer, request: GenerateRequest, beginning: PartialOutput, again: Sequence[int], index: int
     ) -> None:
         self._tokenizer, self._request, self._again, self._index = tokenizer, request, list(again), index
         s = self._sampling = request.sampling
         self._decode = TokenText(tokenizer.raw, request.prompt, special=s.special_tokens)
         self._scanner = StopScanner(s.stop, include=s.include_stop) if s.stop else None
-        text = "".join(self._decode(token) for token in begun.tokens)
+        text = "".join(self._decode(token) for token in beginning.tokens)
         if self._scanner is not None:
             text, _ = self._scanner.push(text, check=False)  # had one been there, it would have been the end
         self._names = TokenNames(tokenizer)
-        for token in () if s.logprobs is None else begun.tokens[: len(begun.tokens) - len(again)]:
+        for token in () if s.logprobs is None else beginning.tokens[: len(beginning.tokens) - len(again)]:
             self._names.add(token)
-        self._behind = ContinuedText(text, begun.text_len)
-        self._count = len(begun.tokens)  # of the answer's tokens
-        self._begun = bool(begun.tokens)
+        self._behind = ContinuedText(text, beginning.text_len)
+        self._count = len(beginning.tokens)  # of the answer's tokens
+        self._begun = bool(beginning.tokens)
         self._seen = 0  # of those that this engine made
 
-    def read(self, made: CompletionOutput, finish: FinishReason | None, cached: int) -> StepOutput | None:
+    def read(self, output: CompletionOutput, finish: FinishReason | None, cached_tokens: int) -> StepOutput | None:
         """The output that has come since the last time; None: nothing.
 
         Raises: EngineFailed when the answer doesn't begin with `again`.
         """
         seen_count, s = self._seen, self._sampling
-        tokens = list(made.token_ids[seen_count:])
+        tokens = list(output.token_ids[seen_count:])
         self._seen += len(tokens)
-        stop = made.stop_reason if finish == "stop" else None
+        stop = output.stop_reason if finish == "stop" else None
         if finish == "stop":  # the token that ended it is not always there
             end_token = stop if isinstance(stop, int) else self._tokenizer.eos_id
             if end_token is not None and tokens[-1:] != [end_token]:
                 tokens.append(end_token)
-        logprobs = None if s.logprobs is None else self._logprobs(tokens, made.logprobs[seen_count:], s.logprobs)
+        logprobs = None if s.logprobs is None else self._logprobs(tokens, output.logprobs[seen_count:], s.logprobs)
         known_count = self._check_again(tokens, seen_count, over=finish in ("stop", "length"))
         text, count, stop_string = self._text(tokens[known_count:], ends=finish == "stop")
         if stop_string is not None:
@@ -72,14 +72,14 @@ class ChoiceReader:
             finish,
             stop,
             None if logprobs is None else logprobs[known_count : known_count + count],
-            cached,
-            self._prompt_logprobs(made.prompt_logprobs),
+            cached_tokens,
+            self._prompt_logprobs(output.prompt_logprobs),
         )
 
-    def _check_again(self, tokens: list[int], seen: int, *, over: bool) -> int:
+    def _check_again(self, tokens: list[int], start: int, *, over: bool) -> int:
         """Number of the tokens that are out already. Raises: EngineFailed."""
-        expected_tokens = self._again[seen : seen + len(tokens)]
-        if tokens[: len(expected_tokens)] != expected_tokens or (over and seen + len(tokens) < len(self._again)):
+        expected_tokens = self._again[start : start + len(tokens)]
+        if tokens[: len(expected_tokens)] != expected_tokens or (over and start + len(tokens) < len(self._again)):
             raise EngineFailed("TensorRT-LLM did not begin the answer with what is out of it.")
         return len(expected_tokens)
 
@@ -100,17 +100,17 @@ class ChoiceReader:
                 return output, count, stop_string
         return output, len(tokens), None
 
-    def _logprobs(self, tokens: list[int], found: Sequence[Any], top: int) -> list[TokenLogprob]:
-        entries = [*found, *[None] * (len(tokens) - len(found))]
+    def _logprobs(self, tokens: list[int], logprobs: Sequence[Any], top: int) -> list[TokenLogprob]:
+        entries = [*logprobs, *[None] * (len(tokens) - len(logprobs))]
         pairs = zip(tokens, entries, strict=False)
         return [token_logprob(self._names, token, entry, top) for token, entry in pairs]
 
-    def _prompt_logprobs(self, found: Sequence[Any] | None) -> list[TokenLogprob | None] | None:
+    def _prompt_logprobs(self, logprobs: Sequence[Any] | None) -> list[TokenLogprob | None] | None:
         """Raises: EngineFailed where they are not one for each token."""
         top, prompt = self._sampling.prompt_logprobs, self._request.prompt
         if top is None or self._begun:  # they came with the first token
             return None
-        entries = list(zip(prompt, found or (), strict=False))
+        entries = list(zip(prompt, logprobs or (), strict=False))
         if len(entries) < len(prompt) or any(entry and token not in entry for token, entry in entries):
             raise EngineFailed("TensorRT-LLM did not give the logprobs of each prompt token.")
         names = TokenNames(self._tokenizer)

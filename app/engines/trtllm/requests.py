@@ -53,8 +53,8 @@ class Loaded:
 class Run:
     """A request's choices."""
 
-    def __init__(self, loaded: Loaded, request: GenerateRequest) -> None:
-        self._loaded, self._request = loaded, request
+    def __init__(self, model: Loaded, request: GenerateRequest) -> None:
+        self._loaded, self._request = model, request
         self._submitted: list[Submitted] = []
         self._aborted = False
         self._cached: int | None = None  # of the choice that came first: the others find what it computed
@@ -91,7 +91,7 @@ class Run:
         whole = s.max_tokens == 1 or len(request.prompt) + 1 >= runtime.context_len
         kv_params = None if whole else keeping()
         first_sampling = replace(s, max_tokens=1, min_tokens=min(s.min_tokens, 1))
-        steering = _steering(first_sampling, self._stops(s), [], made=0)
+        steering = _steering(first_sampling, self._stops(s), [], count=0)
         submission = self._submit(request.prompt, first_sampling, steering, kv_params, streaming=False)
         last: CompletionOutput | None = None
         try:
@@ -125,7 +125,7 @@ class Run:
         again = output_so_far.tokens if pulls is not None or s.grammar is not None else []
         prompt = list(request.prompt) if again else [*request.prompt, *output_so_far.tokens]
         sampling = rest(s, PartialOutput([]) if again else output_so_far, index, runtime.context_len - len(prompt))
-        steering = _steering(sampling, self._stops(s), again if pulls is None else [], made=len(again) if pulls else 0)
+        steering = _steering(sampling, self._stops(s), again if pulls is None else [], count=len(again) if pulls else 0)
         reader = ChoiceReader(runtime.tokenizer, request, output_so_far, again, index)
         submission = self._submit(prompt, sampling, steering, pulls, streaming=s.prompt_logprobs is None)
         began = False
@@ -171,7 +171,7 @@ class Run:
         prompt: list[int],
         s: Sampling,
         steering: Steering | None,
-        disaggregated: DisaggregatedParams | None,
+        prefill_params: DisaggregatedParams | None,
         *,
         streaming: bool,
     ) -> Submitted:
@@ -199,7 +199,7 @@ class Run:
                 params,
                 lora_request=adapter,
                 streaming=streaming,
-                disaggregated_params=disaggregated,
+                disaggregated_params=prefill_params,
                 scheduling_params=rank,
                 conversation_params=ConversationParams(conversation_id=session) if session else None,
                 cache_salt=request.cache_salt,
@@ -208,7 +208,7 @@ class Run:
             )
         except ValueError as exc:
             raise RequestError(str(exc)) from exc
-        pulls = disaggregated is not None and disaggregated.request_type == "generation_only"
+        pulls = prefill_params is not None and prefill_params.request_type == "generation_only"
         submission = Submitted(result, pulls=pulls)
         self._submitted.append(submission)
         if self._aborted:  # before this choice began
@@ -230,9 +230,9 @@ class Run:
         return KvTransfer(tokens, -(-tokens // self._loaded.block_size) * self._loaded.block_bytes, 0.0)
 
 
-def rest(s: Sampling, begun: PartialOutput, index: int, room: int) -> Sampling:
-    """Sampling for the rest of a choice, behind `begun`, where `room` tokens still fit."""
-    out = len(begun.tokens)
+def rest(s: Sampling, beginning: PartialOutput, index: int, room: int) -> Sampling:
+    """Sampling for the rest of a choice, behind `beginning`, where `room` tokens still fit."""
+    out = len(beginning.tokens)
     return replace(
         s,
         n=1,
@@ -243,5 +243,5 @@ def rest(s: Sampling, begun: PartialOutput, index: int, room: int) -> Sampling:
     )
 
 
-def _steering(s: Sampling, stops: Sequence[int], begun: Sequence[int], made: int) -> Steering | None:
-    return Steering(begun, stops, s.min_tokens, made) if begun or (stops and s.min_tokens > made) else None
+def _steering(s: Sampling, stops: Sequence[int], beginning: Sequence[int], count: int) -> Steering | None:
+    return Steering(beginning, stops, s.min_tokens, count) if beginning or (stops and s.min_tokens > count) else None

@@ -26,11 +26,11 @@ class Iterations:
     def used_blocks(self) -> int:
         return sum(rank.used_blocks for rank in self._ranks.values())
 
-    def read(self, told: Mapping[str, Any]) -> None:
+    def read(self, message: Mapping[str, Any]) -> None:
         """Raises: KeyError."""
-        batch = told["inflightBatchingStats"]
+        batch = message["inflightBatchingStats"]
         context, generating = batch["numContextRequests"], batch["numGenRequests"]
-        rank = told.get("attentionDpRank", 0)
-        self._ranks[rank] = _Rank(context + generating, told["kvCacheStats"]["usedNumBlocks"])
+        rank = message.get("attentionDpRank", 0)
+        self._ranks[rank] = _Rank(context + generating, message["kvCacheStats"]["usedNumBlocks"])
         if generating and not context:
-            self.steps.add(generating, told["iterLatencyMS"] / 1e3)
+            self.steps.add(generating, message["iterLatencyMS"] / 1e3)

@@ -14,9 +14,9 @@ _NEVER = float("-inf")
 class Steering:
     """The steering of one choice. It is pickled to the process that computes, and called there once for each token."""
 
-    def __init__(self, begun: Sequence[int], banned: Sequence[int], until: int, made: int) -> None:
-        """The first tokens are `begun`, and none of `banned` comes before token number `until`; `made` are made."""
-        self._begun, self._banned, self._until, self._made = list(begun), list(banned), until, made
+    def __init__(self, beginning: Sequence[int], exclusions: Sequence[int], until: int, count: int) -> None:
+        """First come `beginning`, and none of `exclusions` before token number `until`; `count` are out."""
+        self._begun, self._banned, self._until, self._made = list(beginning), list(exclusions), until, count
 
     def __call__(
         self,

@@ -158,14 +158,14 @@ def _fixed(pool: Pool, node: Node | None) -> dict[str, Any]:
     return arguments if node is None else arguments | node_fields(pool, node)
 
 
-def _check_processes(given: dict[str, Any], node: Node | None) -> None:
+def _check_processes(fields: dict[str, Any], node: Node | None) -> None:
     """Raises: SettingsError."""
-    if current_platform.is_cpu() and (stages := given.get("pipeline_parallel_size", 1)) != 1:
+    if current_platform.is_cpu() and (stages := fields.get("pipeline_parallel_size", 1)) != 1:
         raise SettingsError(
             f"args.pipeline_parallel_size={stages!r}: on a CPU, vLLM's engine ends at the first request with it; "
             "tensor_parallel_size works"
         )
-    if node is not None and given.get("enable_lora"):
+    if node is not None and fields.get("enable_lora"):
         raise SettingsError("args.enable_lora: an adapter is fetched to the leader's host, and all need it")
 
 
@@ -180,42 +180,42 @@ def _defaults(pool: Pool) -> dict[str, Any]:
     return _DEFAULTS | _TASKS[pool.task]
 
 
-def _add_pictures(given: dict[str, Any], role: Role, folder: str) -> None:
+def _add_pictures(fields: dict[str, Any], role: Role, folder: str) -> None:
     """The ECTransferConfig: encoded pictures are written to the folder, or read from it. Raises: SettingsError."""
     if not folder:
         return
-    if "ec_transfer_config" in given:
+    if "ec_transfer_config" in fields:
         way = (
             "a pool of role encode has no other one" if role == "encode" else "for it, set the pool's embeddings: false"
         )
         raise SettingsError(
             f"args.ec_transfer_config: here, encode workers' pictures come through a connector of ours; {way}"
         )
-    given["ec_transfer_config"] = {
+    fields["ec_transfer_config"] = {
         "ec_connector": "ECExampleConnector",
         "ec_role": "ec_producer" if role == "encode" else "ec_consumer",
         "ec_connector_extra_config": {"shared_storage_path": folder},
     }
 
 
-def _add_transfer(given: dict[str, Any], pool: Pool) -> bool:
+def _add_transfer(fields: dict[str, Any], pool: Pool) -> bool:
     """The KVTransferConfig, and whether the pool hands KV over. Raises: SettingsError."""
-    transfer = given.get("kv_transfer_config", {})  # null turns it off
+    transfer = fields.get("kv_transfer_config", {})  # null turns it off
     role = "kv_both" if pool.peers else _KV_ROLE.get(pool.role)
     if role is not None and isinstance(transfer, dict):
         ours = _TRANSFER | {"kv_role": role}
         if current_platform.is_cpu():
             ours["kv_buffer_device"] = "cpu"
-        given["kv_transfer_config"] = ours | transfer
-    hands_over = given.get("kv_transfer_config") is not None
+        fields["kv_transfer_config"] = ours | transfer
+    hands_over = fields.get("kv_transfer_config") is not None
     if pool.tiers is not None:
-        given["kv_transfer_config"] = with_tiers(pool, pool.tiers, given, given.get("kv_transfer_config"))
+        fields["kv_transfer_config"] = with_tiers(pool, pool.tiers, fields, fields.get("kv_transfer_config"))
     return hands_over
 
 
-def _check_answers(given: dict[str, Any], role: Role) -> None:
+def _check_answers(fields: dict[str, Any], role: Role) -> None:
     """Raises: SettingsError."""
-    own = given.get("ec_transfer_config")
+    own = fields.get("ec_transfer_config")
     if own is not None and own.is_encode_only and role != "encode":
         raise SettingsError(
             "args.ec_transfer_config.ec_role='ec_producer': such an engine answers nothing; role encode is that, and "
@@ -228,8 +228,8 @@ def _runner(fields: dict[str, Any]) -> dict[str, str]:
     return _FORCE_ENVIRONMENT if fields.get("ec_transfer_config") is not None and current_platform.is_cpu() else {}
 
 
-def _check_speculation(given: dict[str, Any]) -> None:
-    if given.get("speculative_config"):
+def _check_speculation(fields: dict[str, Any]) -> None:
+    if fields.get("speculative_config"):
         raise SettingsError(
             "args.speculative_config: not in pools with args.kv_transfer_config, peers or a role: with it, vLLM takes "
             "no logits processor, and these pools have one"
@@ -246,10 +246,10 @@ def _transfer_defaults(fields: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _cpu_defaults(pool: Pool, given: Collection[str]) -> dict[str, Any]:
-    defaults = _CPU_DEFAULTS | kernels_need(pool.model_dir, given)
+def _cpu_defaults(pool: Pool, names: Collection[str]) -> dict[str, Any]:
+    defaults = _CPU_DEFAULTS | kernels_need(pool.model_dir, names)
     several = pool.tensor_parallel_size not in (None, 1)
-    if several or "tensor_parallel_size" in given or "pipeline_parallel_size" in given:
+    if several or "tensor_parallel_size" in names or "pipeline_parallel_size" in names:
         return defaults
     return defaults | {"distributed_executor_backend": _ONE_PROCESS}
 
@@ -277,7 +277,7 @@ def _problems(exc: Exception) -> str:
     )
 
 
-def _kv_events_config(*, several: bool, first: int, **given: Any) -> KVEventsConfig:
+def _kv_events_config(*, several: bool, first: int, **options: Any) -> KVEventsConfig:
     """Endpoints on this host unless the pool sets them; replay is always on, to recover lost events.
 
     `first`: of the ranks here; where others have those before it, vLLM tells nobody here which ports were free.
@@ -290,7 +290,7 @@ def _kv_events_config(*, several: bool, first: int, **given: Any) -> KVEventsCon
     else:  # abstract sockets leave no files behind
         path = f"ipc://@xylem-{secrets.token_hex(8)}"
         defaults = {"endpoint": f"{path}-events", "replay_endpoint": f"{path}-replay"}
-    return KVEventsConfig(**{"enable_kv_cache_events": True, "publisher": "zmq", **defaults, **given})
+    return KVEventsConfig(**{"enable_kv_cache_events": True, "publisher": "zmq", **defaults, **options})
 
 
 def _side_channel(address: str, ranks: int) -> dict[str, str]:

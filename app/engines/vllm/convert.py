@@ -120,8 +120,8 @@ def _finish_reason(reason: str) -> FinishReason:
     raise EngineFailed(f"vLLM ended the request with {reason!r}.")  # of a grammar: the answer so far doesn't fit it
 
 
-def _token_logprob(token: int, found: Mapping[int, Logprob], top: int) -> TokenLogprob:
-    ranking = sorted(found.items(), key=lambda item: item[1].rank or 0)
+def _token_logprob(token: int, logprobs: Mapping[int, Logprob], top: int) -> TokenLogprob:
+    ranking = sorted(logprobs.items(), key=lambda item: item[1].rank or 0)
     likeliest = [(entry.decoded_token or "", other, entry.logprob) for other, entry in ranking[:top]]
-    own = found[token]
+    own = logprobs[token]
     return TokenLogprob(own.decoded_token or "", token, own.logprob, likeliest, rank=own.rank or 0)

@@ -14,8 +14,8 @@ _MAMBA2 = ("mamba_n_heads", "mamba_num_heads", "n_mamba_heads")
 log = structlog.get_logger(__name__)
 
 
-def kernels_need(model: Path, given: Collection[str]) -> dict[str, Any]:
-    """Defaults of AsyncEngineArgs for what is not `given`. Logs what an operator would miss."""
+def kernels_need(model: Path, names: Collection[str]) -> dict[str, Any]:
+    """Defaults of AsyncEngineArgs for what is not in `names`. Logs what an operator would miss."""
     try:
         config = json.loads((model / "config.json").read_text())
     except (OSError, ValueError):  # vLLM itself says what is wrong with it
@@ -24,7 +24,7 @@ def kernels_need(model: Path, given: Collection[str]) -> dict[str, Any]:
     arguments: dict[str, Any] = {}
     if any(part.get(name) for part in parts for name in _BFLOAT16_ONLY):
         arguments["dtype"] = "bfloat16"
-    if "enable_prefix_caching" not in given and any(map(_has_mamba2, parts)):
+    if "enable_prefix_caching" not in names and any(map(_has_mamba2, parts)):
         arguments["enable_prefix_caching"] = False
         log.warning(
             "prefix_caching_off",

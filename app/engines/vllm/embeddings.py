@@ -58,26 +58,30 @@ class EmbeddingFolder:
     def close(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
 
-    async def _put(self, name: str, made: Embedding) -> None:
-        if sum(self._sizes.values()) + len(made.data) > _MOST:
+    async def _put(self, name: str, embedding: Embedding) -> None:
+        if sum(self._sizes.values()) + len(embedding.data) > _MOST:
             log.warning("encoded_picture_not_taken", reason="the folder is full")
             return
-        self._sizes[name] = len(made.data)
+        self._sizes[name] = len(embedding.data)
         try:
-            await asyncio.to_thread(self._write, name, made)
+            await asyncio.to_thread(self._write, name, embedding)
         except OSError as exc:  # vLLM encodes it
             log.warning("encoded_picture_not_taken", reason=exc.strerror)
             self._remove(name)
 
-    def _write(self, name: str, made: Embedding) -> None:
-        entry = {"dtype": _NAMES[made.dtype], "shape": [made.rows, made.width], "data_offsets": [0, len(made.data)]}
+    def _write(self, name: str, embedding: Embedding) -> None:
+        entry = {
+            "dtype": _NAMES[embedding.dtype],
+            "shape": [embedding.rows, embedding.width],
+            "data_offsets": [0, len(embedding.data)],
+        }
         header = json.dumps({_TENSOR: entry}).encode()
         header += b" " * (-len(header) % 8)
         folder = self.path / name
         folder.mkdir(exist_ok=True)  # vLLM makes it when it looks
         with (folder / "part").open("wb") as file:
             file.write(len(header).to_bytes(8, "little") + header)
-            file.write(made.data)
+            file.write(embedding.data)
         (folder / "part").rename(folder / _FILE)
 
     def _take(self, name: str) -> Embedding:

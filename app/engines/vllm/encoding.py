@@ -31,8 +31,8 @@ async def vectors(engine: AsyncLLM, request: EncodeRequest) -> bytes:
         raise
 
 
-async def _vector(made: RequestOutputCollector) -> bytes:
-    out = made.get_nowait() or await made.get()
+async def _vector(collector: RequestOutputCollector) -> bytes:
+    out = collector.get_nowait() or await collector.get()
     raw: bytes = out.outputs.data.float().numpy().astype("<f4", copy=False).tobytes()
     if not raw:  # it was aborted
         raise EngineFailed("vLLM ended the request without a vector.")

@@ -34,12 +34,12 @@ class VllmFollower:
         self._executor: MultiprocExecutor | None = None  # of devices that compute with those of other hosts
         self._cores: CoreEngineProcManager | None = None  # of data-parallel ranks that are on this host
 
-    async def start(self, died: Callable[[], None]) -> None:
+    async def start(self, on_death: Callable[[], None]) -> None:
         for name, value in self._args.environment.items():
             os.environ.setdefault(name, value)
         os.environ["VLLM_RPC_BASE_PATH"] = socket_folder()
         try:
-            await asyncio.to_thread(self._load, died)
+            await asyncio.to_thread(self._load, on_death)
         except (RuntimeError, OSError, EOFError) as exc:
             raise EngineFailed(f"vLLM did not start: {exc}") from exc
 
@@ -64,12 +64,12 @@ class VllmFollower:
         if cores is not None:
             await asyncio.to_thread(cores.shutdown, _SHUTDOWN_S)
 
-    def _load(self, died: Callable[[], None]) -> None:
+    def _load(self, on_death: Callable[[], None]) -> None:
         self._config = config = vllm_config(self._args.fields, headless=True)
         parallel = config.parallel_config
         if parallel.nnodes > 1:
             self._executor = executor = MultiprocExecutor(config, monitor_workers=False)
-            executor.register_failure_callback(died)
+            executor.register_failure_callback(on_death)
             executor.start_worker_monitor()
             return
         self._cores = CoreEngineProcManager(
@@ -82,12 +82,12 @@ class VllmFollower:
             executor_class=Executor.get_class(config),
             log_stats=True,  # the leader's adapter reads them
         )
-        Thread(target=self._watch, args=(self._cores, died), name="vllm-cores", daemon=True).start()
+        Thread(target=self._watch, args=(self._cores, on_death), name="vllm-cores", daemon=True).start()
 
-    def _watch(self, cores: CoreEngineProcManager, died: Callable[[], None]) -> None:
+    def _watch(self, cores: CoreEngineProcManager, on_death: Callable[[], None]) -> None:
         multiprocessing.connection.wait(cores.sentinels())
         if self._cores is cores:  # else it was closed
-            died()
+            on_death()
 
 
 def _of_rank(endpoint: str, rank: int) -> str:

@@ -37,9 +37,9 @@ async def cache_groups(engine: AsyncLLM) -> tuple[tuple[CacheGroup, ...], str]:
     return (() if [*groups] == plain else groups), ""
 
 
-def _group(told: Mapping[str, Any], chunk: int, retention: int | None) -> CacheGroup:
+def _group(message: Mapping[str, Any], chunk: int, retention: int | None) -> CacheGroup:
     """`chunk`: tokens, which neither events nor metadata have. `retention`: as vLLM's configuration has it."""
-    sees = SEES[told["kind"]]
-    width = {"window": told["sliding_window"], "chunk": chunk}.get(sees, 0)
-    every = 0 if sees != "window" else told["block_size"] if retention is None else retention
-    return CacheGroup(told["group_idx"], sees, told["block_size"], width, every)
+    sees = SEES[message["kind"]]
+    width = {"window": message["sliding_window"], "chunk": chunk}.get(sees, 0)
+    every = 0 if sees != "window" else message["block_size"] if retention is None else retention
+    return CacheGroup(message["group_idx"], sees, message["block_size"], width, every)

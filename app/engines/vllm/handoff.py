@@ -85,11 +85,11 @@ class Lender:
             raise HandoffFailed(f"The holder's KV is {theirs}; here it is {self.compatible}.")
         return dict(handoff.params["kv_transfer_params"])
 
-    def lent_blocks(self, used: int) -> int:
-        """Number of the `used` blocks that are lent; an upper bound, since vLLM doesn't report pulled ones."""
+    def lent_blocks(self, in_use: int) -> int:
+        """Number of the `in_use` blocks that are lent; an upper bound, since vLLM doesn't report pulled ones."""
         now = clock.now()
-        self._blocks = {id_: loan for id_, loan in self._blocks.items() if loan[1] > now} if used else {}
-        return min(used, sum(blocks for blocks, _ in self._blocks.values()))
+        self._blocks = {id_: loan for id_, loan in self._blocks.items() if loan[1] > now} if in_use else {}
+        return min(in_use, sum(blocks for blocks, _ in self._blocks.values()))
 
 
 def block_bytes(config: VllmConfig) -> int:
@@ -110,13 +110,13 @@ def keeping() -> dict[str, Any]:
     return {"kv_transfer_params": dict(_KEEP)}
 
 
-def pulling(kv: dict[str, Any] | None, begun: PartialOutput | None) -> dict[str, Any]:
+def pulling(kv: dict[str, Any] | None, beginning: PartialOutput | None) -> dict[str, Any]:
     """The `extra_args` that make vLLM pull a prompt's KV, and begin with the tokens so far."""
     args: dict[str, Any] = {}
     if kv is not None:
         args["kv_transfer_params"] = kv
-    if begun is not None and begun.tokens:
-        args[BEGUN] = list(begun.tokens)
+    if beginning is not None and beginning.tokens:
+        args[BEGUN] = list(beginning.tokens)
     return args
 
 
@@ -131,12 +131,12 @@ def held_back(text: str, sampling: Sampling) -> str:
     return text[: max(len(text) - waits, 0)]
 
 
-def behind(step: StepOutput, begun: PartialOutput, tokens: int, text_len: int) -> StepOutput:
-    """A step without what is in `begun` already; `tokens` and `text_len` (characters) came before this step."""
-    known_count = max(len(begun.tokens) - tokens, 0)
+def behind(step: StepOutput, beginning: PartialOutput, tokens: int, text_len: int) -> StepOutput:
+    """A step without what is in `beginning` already; `tokens` and `text_len` (characters) came before this step."""
+    known_count = max(len(beginning.tokens) - tokens, 0)
     return replace(
         step,
-        text=step.text[max(begun.text_len - text_len, 0) :],
+        text=step.text[max(beginning.text_len - text_len, 0) :],
         tokens=step.tokens[known_count:],
         logprobs=None if step.logprobs is None else step.logprobs[known_count:],
     )
@@ -153,9 +153,9 @@ def split(request: GenerateRequest) -> tuple[GenerateRequest, GenerateRequest]:
     return replace(request, sampling=replace(s, n=1)), others
 
 
-def discarding(lent: KvHandle) -> tuple[RunId, dict[str, Any]]:
+def discarding(loan: KvHandle) -> tuple[RunId, dict[str, Any]]:
     """The id and the parameters of a request to be refused at once, which makes vLLM free the lent KV."""
-    return RunId(f"discard-{lent.params['kv_transfer_params']['remote_request_id']}"), lent.params["kv_transfer_params"]
+    return RunId(f"discard-{loan.params['kv_transfer_params']['remote_request_id']}"), loan.params["kv_transfer_params"]
 
 
 def _compatible(config: VllmConfig) -> Compatible:

@@ -87,8 +87,8 @@ async def prefill(
     return Prefilled(replace(output, finish=None, text=kv.held_back(output.text, s)), handle, output.cached_tokens)
 
 
-async def discard(engine: AsyncLLM, lent: KvHandle) -> None:
-    name, params = kv.discarding(lent)
+async def discard(engine: AsyncLLM, loan: KvHandle) -> None:
+    name, params = kv.discarding(loan)
     await engine.notify_kv_transfer_request_rejected(name, params)
     for nudge, pause in enumerate(_NUDGES_S):
         await asyncio.sleep(pause)

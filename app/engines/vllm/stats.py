@@ -59,11 +59,11 @@ class StatLogger(StatLoggerBase):  # type: ignore[misc]  # untyped for us: mypy 
             self.prefill_tokens += iteration_stats.prompt_token_stats.computed
             self.pulled_tokens += iteration_stats.prompt_token_stats.external_kv_transfer
 
-    def _step(self, rank: int, running: int, made: IterationStats, now: float) -> None:
+    def _step(self, rank: int, running: int, iteration: IterationStats, now: float) -> None:
         before, last_end = self._before.get(rank, (0, 0.0))
         self._before[rank] = running, now
         # A step in which exactly the running requests made a token computed no prompt, nor a part of one.
-        if before and made.num_generation_tokens == before and not made.prompt_token_stats.computed:
+        if before and iteration.num_generation_tokens == before and not iteration.prompt_token_stats.computed:
             self.steps.add(before, now - last_end)
 
     def log_engine_initialized(self) -> None:

@@ -43,17 +43,17 @@ class TellTimes(RowProcessor[_Row]):
         return _Row(first, end, until, list(tokens[begin:]), out)
 
 
-def restrict(logits: torch.Tensor, first: int, end: int, said: list[int], until: int) -> None:
-    """Changes one row. `said`: all tokens from the first time on, of which there is one at least."""
-    is_time = said[-1] >= first
-    if is_time and (len(said) < 2 or said[-2] >= first):
+def restrict(logits: torch.Tensor, first: int, end: int, tokens: list[int], until: int) -> None:
+    """Changes one row. `tokens`: all tokens from the first time on, of which there is one at least."""
+    is_time = tokens[-1] >= first
+    if is_time and (len(tokens) < 2 or tokens[-2] >= first):
         logits[first:] = _NEVER  # a text begins
-        if len(said) > 1 and said[-1] < until:  # the prompt's own time is no promise: maybe nobody speaks
+        if len(tokens) > 1 and tokens[-1] < until:  # the prompt's own time is no promise: maybe nobody speaks
             logits[end] = _NEVER
     elif is_time:
         logits[:end] = _NEVER  # a text has ended: the next one begins, or the answer ends
-    latest = max(token for token in said if token >= first)
-    opens = is_time and len(said) > 1 and said[-2] < first  # the next text may begin when this one ends
+    latest = max(token for token in tokens if token >= first)
+    opens = is_time and len(tokens) > 1 and tokens[-2] < first  # the next text may begin when this one ends
     logits[first : latest if opens else latest + 1] = _NEVER
     chances = logits.log_softmax(dim=-1)
     if chances[first:].logsumexp(dim=-1) > chances[:first].max():

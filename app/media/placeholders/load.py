@@ -16,8 +16,8 @@ from app.tokenizing.tokenizer import Tokenizer
 _IDEFICS3, _QWEN_VL = ("idefics3", "smolvlm"), ("qwen2_vl", "qwen2_5_vl")
 
 
-def pictures_of(model_dir: Path, tokenizer: Tokenizer, given: Mapping[str, Any]) -> Pictures | None:
-    """None for a model that has no eyes, or none of these. `given`: the engine's `mm_processor_kwargs`.
+def pictures_of(model_dir: Path, tokenizer: Tokenizer, fields: Mapping[str, Any]) -> Pictures | None:
+    """None for a model that has no eyes, or none of these. `fields`: the engine's `mm_processor_kwargs`.
 
     Raises: SettingsError when the model's files don't say what is needed.
     """
@@ -27,7 +27,7 @@ def pictures_of(model_dir: Path, tokenizer: Tokenizer, given: Mapping[str, Any])
         return None
     processor = _read(model_dir / "processor_config.json")
     own = _read(model_dir / "preprocessor_config.json") or processor.get("image_processor", {})
-    own = own | dict(given) | dict(given.get("images_kwargs", {}))
+    own = own | dict(fields) | dict(fields.get("images_kwargs", {}))
     try:
         return _idefics3(config, own, processor, tokenizer) if kind in _IDEFICS3 else _qwen_vl(config, own)
     except (KeyError, TypeError, ValueError) as exc:

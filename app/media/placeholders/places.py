@@ -41,7 +41,7 @@ def joined(tokens: Sequence[int], joins: Iterable[Join]) -> tuple[list[int], lis
     return out, where
 
 
-def _joined(tokens: list[int], left: int, right: int, instead: int) -> tuple[list[int], list[int]]:
+def _joined(tokens: list[int], opening: int, right: int, instead: int) -> tuple[list[int], list[int]]:
     out: list[int] = []
     new_places: list[int] = []
     skips = False
@@ -50,7 +50,7 @@ def _joined(tokens: list[int], left: int, right: int, instead: int) -> tuple[lis
             skips = False
             new_places.append(len(out) - 1)
             continue
-        skips = token == left and tokens[place + 1 : place + 2] == [right]
+        skips = token == opening and tokens[place + 1 : place + 2] == [right]
         new_places.append(len(out))
         out.append(instead if skips else token)
     return out, new_places

@@ -79,9 +79,9 @@ def _checked(body: ResponseRequest, history: History) -> tuple[Sequence[InputIte
     return items, origins_of(as_messages(items)) if params else [], params
 
 
-def context_of(model: Model, prompt: Sequence[int], asked: Conversation) -> ResponseContext:
-    place = place_in_reasoning(model, prompt, asked)
-    return ResponseContext(place.begun, earlier_calls(asked.messages), over=place.over)
+def context_of(model: Model, prompt: Sequence[int], conversation: Conversation) -> ResponseContext:
+    place = place_in_reasoning(model, prompt, conversation)
+    return ResponseContext(place.begun, earlier_calls(conversation.messages), over=place.over)
 
 
 @contextmanager
@@ -106,7 +106,9 @@ def _plan(
         conversation = body.as_chat(from_item(items, first))
         with _own_names(body):
             answer_format = body.asked_format()
-            return chat_plan(asking, PREFIX, conversation, "input", wanted=answer_format, samples=samples), conversation
+            return chat_plan(
+                asking, PREFIX, conversation, "input", format_=answer_format, samples=samples
+            ), conversation
 
     try:
         return tried(0)

@@ -16,19 +16,21 @@ class History(Body):
     def understood(self) -> bytes:
         return self.model_dump_json(exclude_none=True).encode()
 
-    def of(self, given: Iterable[InputItem]) -> list[InputItem]:
+    def of(self, items: Iterable[InputItem]) -> list[InputItem]:
         """All items of a request, in their order. Raises: RequestError."""
-        return [*self.items, *resolved(given, self.referenced)]
+        return [*self.items, *resolved(items, self.referenced)]
 
 
-def resolved(given: Iterable[InputItem], referenced: Mapping[str, InputItem], field: str = "input") -> list[InputItem]:
-    """`given`, with references replaced. `field`: the request's, that has the items. Raises: RequestError."""
+def resolved(
+    own_items: Iterable[InputItem], references: Mapping[str, InputItem], field: str = "input"
+) -> list[InputItem]:
+    """`own_items`, with references replaced. `field`: the request's, that has the items. Raises: RequestError."""
     items: list[InputItem] = []
-    for i, item in enumerate(given):
+    for i, item in enumerate(own_items):
         if not isinstance(item, ItemReference):
             items.append(item)
-        elif item.id in referenced:
-            items.append(referenced[item.id])
+        elif item.id in references:
+            items.append(references[item.id])
         else:
             raise RequestError(f"'{field}.{i}.id': no item of that id is kept.", param=f"{field}.{i}.id")
     return items

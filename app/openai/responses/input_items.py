@@ -18,13 +18,13 @@ Status = Literal["in_progress", "completed", "incomplete"]
 CalledName = Annotated[str, Field(min_length=1, max_length=256)]
 
 
-def _ours(given: str | None) -> str | None:
+def _ours(text: str | None) -> str | None:
     try:
-        if given is not None:
-            disclose(given)
+        if text is not None:
+            disclose(text)
     except ValueError as exc:
         raise PydanticCustomError("opaque", "Can't be read: {said}", {"said": str(exc)}) from None
-    return given
+    return text
 
 
 Opaque = Annotated[str | None, AfterValidator(_ours)]
@@ -163,9 +163,9 @@ _TAGS = {
 }
 
 
-def _tag(given: Any) -> str | None:
+def _tag(value: Any) -> str | None:
     def found(name: str) -> Any:
-        return given.get(name) if isinstance(given, dict) else getattr(given, name, None)
+        return value.get(name) if isinstance(value, dict) else getattr(value, name, None)
 
     kind = found("type")
     if kind is None:

@@ -22,9 +22,9 @@ from app.openai.responses.schemas import ItemsQuery
 _ID = re.compile("[a-z]+_([0-9a-f]{24})_(?:in)?[0-9]+")
 
 
-def items_of(name: str, given: Iterable[InputItem]) -> list[dict[str, Any]]:
+def items_of(name: str, items: Iterable[InputItem]) -> list[dict[str, Any]]:
     """A client's items as objects. Their ids are derived from `name`, such as a response's id."""
-    return [_item(f"{_kind(item)}_{name.removeprefix(PREFIX)}_in{number}", item) for number, item in enumerate(given)]
+    return [_item(f"{_kind(item)}_{name.removeprefix(PREFIX)}_in{number}", item) for number, item in enumerate(items)]
 
 
 def response_of(item: str) -> RequestId | None:

@@ -65,10 +65,10 @@ def _message(item: InputItem) -> Message | None:
     return None
 
 
-def _content(given: Content) -> list[Any] | str:
-    if isinstance(given, str) or all(isinstance(part, InputText) for part in given):
-        return joined(given)
-    return [_part(part) for part in given]
+def _content(content: Content) -> list[Any] | str:
+    if isinstance(content, str) or all(isinstance(part, InputText) for part in content):
+        return joined(content)
+    return [_part(part) for part in content]
 
 
 def _part(part: InputPart) -> AnyText | MediaPart:

@@ -14,11 +14,11 @@ def enclose(text: str) -> str:
     return _MARK + base64.urlsafe_b64encode(text.encode()).decode()
 
 
-def disclose(given: str) -> str:
+def disclose(text: str) -> str:
     """Raises: ValueError."""
-    if not given.startswith(_MARK):
+    if not text.startswith(_MARK):
         raise ValueError("it was not made by this server")
     try:
-        return base64.b64decode(given.removeprefix(_MARK), altchars=b"-_", validate=True).decode()
+        return base64.b64decode(text.removeprefix(_MARK), altchars=b"-_", validate=True).decode()
     except (binascii.Error, UnicodeDecodeError):
         raise ValueError("it was not made by this server") from None

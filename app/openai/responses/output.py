@@ -35,9 +35,9 @@ class Called(NamedTuple):
 class OutputItem:
     """An item of a response, so far."""
 
-    def __init__(self, kind: Kind, name: str, index: int, called: Called | None, *, encrypted: bool) -> None:
+    def __init__(self, kind: Kind, name: str, index: int, call: Called | None, *, encrypted: bool) -> None:
         """`name`: of the response, for ids. `encrypted`: reasoning is also shown as `encrypted_content`."""
-        self.kind, self.index, self._called, self._encrypted = kind, index, called, encrypted
+        self.kind, self.index, self._called, self._encrypted = kind, index, call, encrypted
         self.id = f"{_PREFIX[kind]}_{name}_{index}"
         self.status: ItemStatus = "in_progress"
         self._text: list[str] = []
@@ -189,9 +189,9 @@ class Output:
             rest -= spans[-1][1] - spans[-1][0]
         return self._logprobs.of(spans)
 
-    def _begin(self, kind: Kind, called: Called | None = None) -> Iterable[ItemChange]:
+    def _begin(self, kind: Kind, call: Called | None = None) -> Iterable[ItemChange]:
         yield from self._end("completed")
-        item = OutputItem(kind, self._name, len(self.items), called, encrypted=self._encrypted)
+        item = OutputItem(kind, self._name, len(self.items), call, encrypted=self._encrypted)
         self.items.append(item)
         yield ItemChange("begins", item)
 

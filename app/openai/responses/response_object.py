@@ -23,7 +23,7 @@ _LONG = 512  # tokens with logprobs: writing more of them as JSON would hold up 
 
 
 def begin_object(
-    models: Mapping[str, Model], request: RequestId, created: float, body: ResponseRequest, context: ResponseContext
+    models: Mapping[str, Model], request: RequestId, created_at: float, body: ResponseRequest, context: ResponseContext
 ) -> "ResponseObject":
     """A response without output yet. The text of a model that is not served any more is shown as one message."""
     model, prompt_request = models.get(body.model), body.prompt_request()
@@ -35,16 +35,16 @@ def begin_object(
         encrypted=body.with_encrypted,
         logprobs=body.with_logprobs,
     )
-    return ResponseObject(request, int(created), body, output, model)
+    return ResponseObject(request, int(created_at), body, output, model)
 
 
 class ResponseObject:
     def __init__(
-        self, request: RequestId, created: int, body: ResponseRequest, output: Output, model: Model | None = None
+        self, request: RequestId, created_at: int, body: ResponseRequest, output: Output, model: Model | None = None
     ) -> None:
         self.id, self.body, self.output, self._model = request, body, output, model
         self.begun = not body.background  # no longer queued
-        self._created = created
+        self._created = created_at
         self._tokens = 0
         self._finish: str | None = None
         self._end: Done | Failed | None = None

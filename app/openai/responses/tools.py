@@ -24,8 +24,8 @@ _PLACES = (
 )
 
 
-def _kind_of(given: Any) -> str | None:
-    kind = given.get("type") if isinstance(given, dict) else getattr(given, "type", None)
+def _kind_of(value: Any) -> str | None:
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
     return f"a {kind}" if isinstance(kind, str) else None
 
 
@@ -115,10 +115,10 @@ class AllowedTools(Body):
         return chat.AllowedTools(type="allowed_tools", allowed_tools=allowed_tools)
 
 
-def _choice_kind(given: Any) -> str | None:
-    if isinstance(given, str):
+def _choice_kind(value: Any) -> str | None:
+    if isinstance(value, str):
         return "a word"
-    kind = _kind_of(given)
+    kind = _kind_of(value)
     return {"a function": "one", "a custom": "one", "a allowed_tools": "some"}.get(kind or "")
 
 
@@ -189,13 +189,13 @@ class ResponseTools(Body):
             for tool, space in pairs
         }
 
-    def check_tools(self, asked: chat.ToolsRequest) -> None:
-        """`asked`: the same fields as a chat's. Raises: RequestError, which names the place in this request."""
+    def check_tools(self, request: chat.ToolsRequest) -> None:
+        """`request`: the same fields as a chat's. Raises: RequestError, which names the place in this request."""
         places = [place for place, _, _ in self._single()]
         if len(places) > _MOST:
             raise RequestError(f"'tools': at most {_MOST} of them.", param="tools")
         try:
-            asked.check_tools()
+            request.check_tools()
         except RequestError as exc:
             raise self.placed(exc) from None
 
@@ -210,7 +210,7 @@ class ResponseTools(Body):
 def _placed(param: str, places: Sequence[str]) -> str:
     for chats, ours in _PLACES:
         param = chats.sub(ours, param)
-    return re.sub(r"^tools\.(\d+)\.function\b", lambda found: places[int(found[1])], param)
+    return re.sub(r"^tools\.(\d+)\.function\b", lambda match: places[int(match[1])], param)
 
 
 def custom_arguments(text: str) -> str:

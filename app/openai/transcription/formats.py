@@ -28,32 +28,33 @@ def media_type(form: Format) -> str:
     return {"text": "text/plain", "srt": "application/x-subrip", "vtt": "text/vtt"}.get(form, "application/json")
 
 
-def as_text(made: Transcript, form: Format) -> str:
+def as_text(transcript: Transcript, form: Format) -> str:
     """`form`: one of those that are no JSON."""
     if form == "text":
-        return f"{made.text}\n"
+        return f"{transcript.text}\n"
     if form == "srt":
         blocks = (
             f"{number}\n{_clock(one.start, ',')} --> {_clock(one.end, ',')}\n{_cue(one.text)}\n"
-            for number, one in enumerate(made.segments, 1)
+            for number, one in enumerate(transcript.segments, 1)
         )
         return "\n".join(blocks)
     cues = (
-        f"\n{_clock(one.start, '.')} --> {_clock(one.end, '.')}\n{_escaped(_cue(one.text))}\n" for one in made.segments
+        f"\n{_clock(one.start, '.')} --> {_clock(one.end, '.')}\n{_escaped(_cue(one.text))}\n"
+        for one in transcript.segments
     )
     return "WEBVTT\n" + "".join(cues)
 
 
-def as_json(made: Transcript, form: Format) -> dict[str, Any]:
+def as_json(transcript: Transcript, form: Format) -> dict[str, Any]:
     if form == "json":
-        return {"text": made.text, "usage": made.usage()}
+        return {"text": transcript.text, "usage": transcript.usage()}
     return {
-        "task": made.task,
-        "language": LANGUAGES.get(made.language, made.language),
-        "duration": round(made.seconds, 3),
-        "text": made.text,
-        "segments": [_segment(number, one, made.temperature) for number, one in enumerate(made.segments)],
-        "usage": made.usage(),
+        "task": transcript.task,
+        "language": LANGUAGES.get(transcript.language, transcript.language),
+        "duration": round(transcript.seconds, 3),
+        "text": transcript.text,
+        "segments": [_segment(number, one, transcript.temperature) for number, one in enumerate(transcript.segments)],
+        "usage": transcript.usage(),
     }
 
 

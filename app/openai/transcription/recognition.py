@@ -16,16 +16,16 @@ Begin = Callable[[GenerationPlan], Awaitable[Generation]]
 
 
 async def spoken_language(
-    asking: Asking, body: TranslationRequest, model: Model, heard: Sequence[Sound], begin: Begin
+    asking: Asking, body: TranslationRequest, model: Model, sounds: Sequence[Sound], begin: Begin
 ) -> str | None:
     """The language of the first words; None for a model that knows only one, or if nothing is said.
 
-    `heard`: the windows that are not silent. Raises: XylemError.
+    `sounds`: the windows that are not silent. Raises: XylemError.
     """
     languages = speech_model(model).languages
-    if not languages or not heard:
+    if not languages or not sounds:
         return None
-    async with await begin(language_plan(replace(asking, explain=False), body, model, heard[0])) as call:
+    async with await begin(language_plan(replace(asking, explain=False), body, model, sounds[0])) as call:
         tokens = [token for _, delta in await call.whole() for token in delta.tokens]
     return next((code for code, token in languages.items() if token in tokens), "en")
 

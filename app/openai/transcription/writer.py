@@ -126,9 +126,9 @@ def _joined(before: str, text: str) -> str:
     return f" {text}" if before and text else text
 
 
-def done_event(made: Transcript) -> bytes:
+def done_event(transcript: Transcript) -> bytes:
     """The last event."""
-    return _event({"type": "transcript.text.done", "text": made.text, "usage": made.usage()})
+    return _event({"type": "transcript.text.done", "text": transcript.text, "usage": transcript.usage()})
 
 
 def _event(content: dict[str, object]) -> bytes:

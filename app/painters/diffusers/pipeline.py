@@ -174,5 +174,5 @@ def _image(one: MediaInput, painting: Painting, how: Image.Resampling | None = N
     return Image.frombytes("RGB", (width, height), one.data).resize((painting.width, painting.height), how)
 
 
-def _pixels(made: Any) -> Any:
-    return (made * 255).round().astype("uint8")
+def _pixels(result: Any) -> Any:
+    return (result * 255).round().astype("uint8")

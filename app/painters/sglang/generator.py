@@ -55,13 +55,13 @@ class Generator:
         self._watching = Thread(target=self._see_deaths, name="sglang-deaths", daemon=True)
         self._watching.start()
 
-    def paint(self, name: str, asked: dict[str, Any]) -> Any:
+    def paint(self, name: str, params: dict[str, Any]) -> Any:
         """Frames × height × width × 3, from 0 to 255. `name`: unique.
 
         Raises: RequestError, EngineFailed, EngineDead.
         """
         try:
-            arguments = {**asked, "request_id": name, "output_file_name": name}
+            arguments = {**params, "request_id": name, "output_file_name": name}
             result = None if self._died else self._made.generate(sampling_params_kwargs=arguments)
         except (ValueError, TypeError, NotImplementedError) as exc:  # before it is sent
             raise RequestError(f"SGLang refuses it: {exc}") from exc

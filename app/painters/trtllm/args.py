@@ -74,11 +74,11 @@ def _check_parallel(parallel: Mapping[str, Any]) -> None:
         raise SettingsError(f"{where}.ring_size={parallel['ring_size']} with attn2d_size={mesh!r}: only one of them")
 
 
-def _check_offload(given: Mapping[str, Any]) -> None:
+def _check_offload(fields: Mapping[str, Any]) -> None:
     """Raises: SettingsError."""
-    if not (given.get("cpu_offload_config") or {}).get("enable"):
+    if not (fields.get("cpu_offload_config") or {}).get("enable"):
         return
-    if (given.get("cuda_graph_config") or {}).get("enable"):
+    if (fields.get("cuda_graph_config") or {}).get("enable"):
         raise SettingsError("args.cpu_offload_config with args.cuda_graph_config: graphs need weights that stay")
 
 

@@ -125,12 +125,12 @@ def _params(painting: Painting) -> VisualGenParams:
     )
 
 
-def _pixels(painting: Painting, made: Any) -> Any:
+def _pixels(painting: Painting, result: Any) -> Any:
     """The first one of the batch. Raises: RequestError."""
-    if made is None:
+    if result is None:
         what = "pictures" if painting.frames else "videos"
         raise RequestError(f"This model makes {what}.", param="model")
-    pixels = made[0].cpu().numpy()
+    pixels = result[0].cpu().numpy()
     height, width = pixels.shape[-3:-1]
     if (width, height) != (painting.width, painting.height):
         raise RequestError(f"'size': TensorRT-LLM makes {width}x{height} of it.", param="size")

@@ -9,7 +9,7 @@ from app.planner.desired import Desired
 
 
 class Scaler(Protocol):
-    async def scale(self, pool: PoolId, desired: Desired, workers: Sequence[Worker]) -> None:
+    async def scale(self, pool: PoolId, target: Desired, workers: Sequence[Worker]) -> None:
         """Begins to start and end workers until there are as many as are desired; called again each few seconds.
 
         A worker is ended with SIGTERM only, and then has the time that it needs; those in `desired.drain` go first.
@@ -24,7 +24,7 @@ class Scaler(Protocol):
 class RedisScaler:
     """Does nothing: others follow `desired:<pool>`, such as `xylem up --planner`."""
 
-    async def scale(self, pool: PoolId, desired: Desired, workers: Sequence[Worker]) -> None:
+    async def scale(self, pool: PoolId, target: Desired, workers: Sequence[Worker]) -> None:
         pass
 
     async def close(self) -> None:

@@ -52,27 +52,27 @@ class KubernetesScaler:
             raise SettingsError("--scaler=kubernetes: KUBERNETES_SERVICE_HOST is not set: this is no pod")
         return cls(f"https://{f'[{host}]' if ':' in host else host}:{port}", ACCOUNT, name, kinds)
 
-    async def scale(self, pool: PoolId, desired: Desired, workers: Sequence[Worker]) -> None:
+    async def scale(self, pool: PoolId, target: Desired, workers: Sequence[Worker]) -> None:
         group, plural = _PATHS[self._kinds[pool]]
         path = f"/apis/{group}/namespaces/{self._namespace}/{plural}/{self._name}-{pool}/scale"
         scale_object = await self._ask("GET", path)
         there = scale_object["spec"].get("replicas", 0)
-        if there > desired.workers:
+        if there > target.workers:
             hosts = {worker.id: worker.host for worker in workers}  # a pod's host name is its own
-            drained_pods = [hosts[worker] for worker in desired.drain if worker in hosts]
+            drained_pods = [hosts[worker] for worker in target.drain if worker in hosts]
             await self._mark(scale_object["status"]["selector"], drained_pods)
-        if there != desired.workers:
-            await self._ask("PATCH", path, {"spec": {"replicas": desired.workers}})
+        if there != target.workers:
+            await self._ask("PATCH", path, {"spec": {"replicas": target.workers}})
 
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def _mark(self, selector: str, drained: Sequence[str]) -> None:
-        """The `drained` pods cost less to end than the others, the first one least."""
+    async def _mark(self, selector: str, names: Sequence[str]) -> None:
+        """The `names` pods cost less to end than the others, the first one least."""
         pods = f"/api/v1/namespaces/{self._namespace}/pods"
         for pod in (await self._ask("GET", pods, labelSelector=selector))["items"]:
             name, old_cost = pod["metadata"]["name"], pod["metadata"].get("annotations", {}).get(_COST)
-            cost = str(drained.index(name) - len(drained)) if name in drained else None
+            cost = str(names.index(name) - len(names)) if name in names else None
             if cost != old_cost:
                 await self._ask("PATCH", f"{pods}/{name}", {"metadata": {"annotations": {_COST: cost}}})
 

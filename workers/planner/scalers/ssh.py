@@ -34,11 +34,11 @@ class SshScaler:
         """`slots`: by pool and destination, how many workers there may be. `config`: of ssh; None: its own."""
         self._slots, self._config = slots, config
 
-    async def scale(self, pool: PoolId, desired: Desired, workers: Sequence[Worker]) -> None:
+    async def scale(self, pool: PoolId, target: Desired, workers: Sequence[Worker]) -> None:
         slots = self._slots[pool]
         unit_lists = await asyncio.gather(*(self._units(pool, *slot) for slot in slots.items()), return_exceptions=True)
         units = [unit for each in unit_lists if not isinstance(each, BaseException) for unit in each]
-        start, stop = changes(units, desired, workers)
+        start, stop = changes(units, target, workers)
         outcomes = await asyncio.gather(
             *(self._systemctl("start", unit) for unit in start),
             *(self._systemctl("stop", unit) for unit in stop),
@@ -96,7 +96,7 @@ class SshScaler:
         return out.decode(errors="replace")
 
 
-def changes(units: Sequence[Unit], desired: Desired, workers: Sequence[Worker]) -> tuple[list[Unit], list[Unit]]:
+def changes(units: Sequence[Unit], target: Desired, workers: Sequence[Worker]) -> tuple[list[Unit], list[Unit]]:
     """The units to be started, and those to be stopped.
 
     Started on the host with the fewest. Stopped: those whose worker has no lease yet, then those that the plan names,
@@ -111,13 +111,13 @@ def changes(units: Sequence[Unit], desired: Desired, workers: Sequence[Worker]) 
     there = len(up) + len(workers) - len(units_by_worker)
     start: list[Unit] = []
     free = [unit for unit in units if unit.state in ("inactive", "failed")]
-    while there + len(start) < desired.workers and free:
+    while there + len(start) < target.workers and free:
         on = [unit.destination for unit in (*up, *start)]
         first = min(free, key=lambda unit: on.count(unit.destination))
         free.remove(first)
         start.append(first)
     leased_units = list(units_by_worker.values())
     stop = [unit for unit in up if unit not in leased_units] + [
-        units_by_worker[id_] for id_ in desired.drain if units_by_worker.get(id_) in up
+        units_by_worker[id_] for id_ in target.drain if units_by_worker.get(id_) in up
     ]
-    return start, stop[: max(0, there - desired.workers)]
+    return start, stop[: max(0, there - target.workers)]

@@ -25,24 +25,26 @@ class ConversationEnd:
     def __init__(self, models: Mapping[str, Model], conversations: ConversationStore) -> None:
         self._models, self._conversations = models, conversations
 
-    async def __call__(self, kept: KeptRequest, epoch: int, batches: Sequence[bytes]) -> None:
+    async def __call__(self, kept_request: KeptRequest, epoch: int, batches: Sequence[bytes]) -> None:
         """`batches`: its whole log. Raises: Lost."""
-        conversation = ConversationId(kept.response.conversation)
+        conversation = ConversationId(kept_request.response.conversation)
         if not conversation:
             return None
-        items = await asyncio.to_thread(self._items, kept, batches)
+        items = await asyncio.to_thread(self._items, kept_request, batches)
         while True:
             try:
-                return await self._conversations.add_response(conversation, kept.key, items, kept.id, epoch)
+                return await self._conversations.add_response(
+                    conversation, kept_request.key, items, kept_request.id, epoch
+                )
             except StoreDown:
                 await asyncio.sleep(_RETRY_S)
 
-    def _items(self, kept: KeptRequest, batches: Sequence[bytes]) -> list[dict[str, Any]]:
-        body = parse(ResponseRequest, kept.body)
-        history = parse(History, kept.response.history)
-        progress = begin_object(self._models, kept.id, kept.created, body, kept.response)
+    def _items(self, kept_request: KeptRequest, batches: Sequence[bytes]) -> list[dict[str, Any]]:
+        body = parse(ResponseRequest, kept_request.body)
+        history = parse(History, kept_request.response.history)
+        progress = begin_object(self._models, kept_request.id, kept_request.created, body, kept_request.response)
         for event in (event for batch in batches for event in decode_events(batch)):
             progress.add(event)
         progress.forget()  # conversations have no logprobs
-        own = items_of(kept.id, resolved(body.items, history.referenced))
+        own = items_of(kept_request.id, resolved(body.items, history.referenced))
         return own + [item.shown() for item in progress.output.items]

@@ -44,9 +44,9 @@ async def _asked(request: Request, schema: type[B]) -> tuple[ApiState, KeyId, B]
     return state, state.api_keys.owner(request.scope), await parse_off_loop(schema, raw or b"{}")
 
 
-async def _new_items(given: list[InputItem] | None) -> list[dict[str, Any]]:
+async def _new_items(new_items: list[InputItem] | None) -> list[dict[str, Any]]:
     """New items, made in a thread: each may have thousands of parts. Raises: RequestError."""
-    return await asyncio.to_thread(lambda: items_of(secrets.token_hex(12), resolved(given or (), {}, "items")))
+    return await asyncio.to_thread(lambda: items_of(secrets.token_hex(12), resolved(new_items or (), {}, "items")))
 
 
 @router.post(PATH, openapi_extra=ConversationRequest.openapi(), responses=shapes.whole(shapes.Conversation))

@@ -65,23 +65,25 @@ async def _history(state: ApiState, body: ResponseRequest, key: KeyId) -> tuple[
     return history, await state.off_loop(raw, history.understood)
 
 
-async def all_items(state: ApiState, kept: KeptRequest) -> tuple[ResponseObject, list[dict[str, Any]], list[Any]]:
+async def all_items(
+    state: ApiState, kept_request: KeptRequest
+) -> tuple[ResponseObject, list[dict[str, Any]], list[Any]]:
     """A kept response so far, its own input items, and the items before them."""
-    batches = await state.resumable_store.written(kept.id)
-    return await asyncio.to_thread(_read, state.models, kept, list(chain.from_iterable(batches)))
+    batches = await state.resumable_store.written(kept_request.id)
+    return await asyncio.to_thread(_read, state.models, kept_request, list(chain.from_iterable(batches)))
 
 
 def _read(
-    models: dict[str, Model], kept: KeptRequest, events: Sequence[Event]
+    models: dict[str, Model], kept_request: KeptRequest, events: Sequence[Event]
 ) -> tuple[ResponseObject, list[dict[str, Any]], list[Any]]:
-    body = parse(ResponseRequest, kept.body)
-    history = parse(History, kept.response.history) if kept.response.history else History()
-    progress = begin_object(models, kept.id, kept.created, body, kept.response)
+    body = parse(ResponseRequest, kept_request.body)
+    history = parse(History, kept_request.response.history) if kept_request.response.history else History()
+    progress = begin_object(models, kept_request.id, kept_request.created, body, kept_request.response)
     for event in events:
         progress.add(event)
     progress.forget()  # with logprobs, a conversation would soon be too long
     before = history.model_dump(mode="json", exclude_none=True)["items"]
-    return progress, items_of(kept.id, resolved(body.items, history.referenced)), before
+    return progress, items_of(kept_request.id, resolved(body.items, history.referenced)), before
 
 
 async def _chain(state: ApiState, previous: RequestId, key: KeyId) -> list[Any]:

@@ -108,8 +108,8 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
     return await _json(whole, reading.headers())
 
 
-def _begun(state: ApiState, kept: KeptRequest, body: ResponseRequest) -> ResponseObject:
-    return begin_object(state.models, kept.id, kept.created, body, kept.response)
+def _begun(state: ApiState, kept_request: KeptRequest, body: ResponseRequest) -> ResponseObject:
+    return begin_object(state.models, kept_request.id, kept_request.created, body, kept_request.response)
 
 
 async def _not_kept(
@@ -131,9 +131,9 @@ async def _not_kept(
         return await _json(await ended(LiveSource(call), progress), call.headers())
 
 
-def _existing(followed: Followed) -> Callable[[], Awaitable[Followed]]:
+def _existing(stream: Followed) -> Callable[[], Awaitable[Followed]]:
     async def begin() -> Followed:
-        return followed
+        return stream
 
     return begin
 

@@ -48,31 +48,31 @@ class ResponseStream(Response):
                     raise
                 await sse.end(error_event(sse.error(exc)))
 
-    async def _follow(self, followed: Followed, sse: Sse, receive: Receive) -> None:
-        if followed.held is not None:
-            with followed.held.growing() as share:
-                await self._while_there(followed, sse, receive, share)
+    async def _follow(self, stream: Followed, sse: Sse, receive: Receive) -> None:
+        if stream.held is not None:
+            with stream.held.growing() as share:
+                await self._while_there(stream, sse, receive, share)
         else:
-            await self._while_there(followed, sse, receive)
+            await self._while_there(stream, sse, receive)
 
-    async def _while_there(self, followed: Followed, sse: Sse, receive: Receive, held: Held | None = None) -> None:
-        if isinstance(followed.source, LiveSource):  # its generation watches the client itself
-            async with followed.source.call:
-                await self._run(followed, sse)
+    async def _while_there(self, stream: Followed, sse: Sse, receive: Receive, bytes_held: Held | None = None) -> None:
+        if isinstance(stream.source, LiveSource):  # its generation watches the client itself
+            async with stream.source.call:
+                await self._run(stream, sse)
             return
         try:
-            await until_client_left(self._run(followed, sse, held), receive)
+            await until_client_left(self._run(stream, sse, bytes_held), receive)
         except Cancelled:
-            if followed.left is not None:
-                await followed.left()
+            if stream.left is not None:
+                await stream.left()
         except ServerStops:
-            if followed.left is not None:
-                await followed.left()
+            if stream.left is not None:
+                await stream.left()
                 raise
             await sse.end()  # the response goes on elsewhere, and its stream can be resumed
 
-    async def _run(self, followed: Followed, sse: Sse, held: Held | None = None) -> None:
-        source, events = followed.source, followed.events
+    async def _run(self, stream: Followed, sse: Sse, bytes_held: Held | None = None) -> None:
+        source, events = stream.source, stream.events
         if self._at_once:
             await sse.start()
         batch = await source.batch()
@@ -82,8 +82,8 @@ class ResponseStream(Response):
         while batch:
             write = partial(events.write, batch)
             data = await source.apart(write) if events.is_long(batch) else write()
-            if held is not None:
-                held.grow(len(data))  # as much, about, as its response has grown
+            if bytes_held is not None:
+                bytes_held.grow(len(data))  # as much, about, as its response has grown
             await sse.write(data)
             batch = await source.batch()
         await sse.end()

@@ -100,11 +100,11 @@ async def _handle(request: Request, schema: type[TranslationRequest], task: Spee
     return _whole(transcript, body, call)
 
 
-def _whole(made: Transcript, body: TranslationRequest, call: Generation | None = None) -> Response:
+def _whole(transcript: Transcript, body: TranslationRequest, call: Generation | None = None) -> Response:
     form, headers = body.form, {} if call is None else call.headers()
     if form in ("json", "verbose_json"):
-        return Response(orjson.dumps(as_json(made, form)), headers=headers, media_type=media_type(form))
-    return Response(as_text(made, form), headers=headers, media_type=media_type(form))
+        return Response(orjson.dumps(as_json(transcript, form)), headers=headers, media_type=media_type(form))
+    return Response(as_text(transcript, form), headers=headers, media_type=media_type(form))
 
 
 class _Stream(EventStream):

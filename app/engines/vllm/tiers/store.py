@@ -164,11 +164,11 @@ class StoreTier(SecondaryTierManager):  # type: ignore[misc]  # untyped for us: 
             job.abandon()
         self._rows.release()  # else vLLM could not unmap its memory
 
-    def _begin(self, given: TransferJob, move: Callable[[StoreJob], None], enqueue: Callable[..., None]) -> None:
+    def _begin(self, transfer: TransferJob, move: Callable[[StoreJob], None], enqueue: Callable[..., None]) -> None:
         loads = move == self._read
-        offsets = [int(chunk) * self.block_size_bytes for chunk in given.chunk_ids]
-        job = self._jobs[given.job_id] = StoreJob(given, offsets, loads=loads)
-        enqueue(given.job_id, 1, [lambda: self._run(move, job)])
+        offsets = [int(chunk) * self.block_size_bytes for chunk in transfer.chunk_ids]
+        job = self._jobs[transfer.job_id] = StoreJob(transfer, offsets, loads=loads)
+        enqueue(transfer.job_id, 1, [lambda: self._run(move, job)])
 
     def _run(self, move: Callable[[StoreJob], None], job: StoreJob) -> None:
         job.begin()

@@ -11,8 +11,8 @@ _STORE_PATIENCE_S = 30.0
 
 
 class StoreJob:
-    def __init__(self, given: TransferJob, offsets: list[int], *, loads: bool) -> None:
-        self.id, self.keys, self.context = given.job_id, list(given.keys), given.req_context
+    def __init__(self, transfer: TransferJob, offsets: list[int], *, loads: bool) -> None:
+        self.id, self.keys, self.context = transfer.job_id, list(transfer.keys), transfer.req_context
         self.offsets, self.loads = offsets, loads
         self.begun = self.moved = time.monotonic()  # when it was submitted, and when it last got on
         self.patience = PATIENCE_S if loads else _STORE_PATIENCE_S

@@ -9,7 +9,7 @@ from app.anthropic import error_body as anthropic_errors
 from app.anthropic import messages
 from app.anthropic.schemas import MessagesRequest
 from app.dispatch.generation_base import GenerationBase
-from app.endpoints import Row
+from app.endpoints import EndpointRow
 from app.errors import XylemError
 from app.messages.events import Delta
 from app.openai import (
@@ -57,7 +57,7 @@ class MakesWriter(Protocol):
 
 @dataclass(frozen=True)
 class Endpoint:
-    row: Row
+    row: EndpointRow
     schema: type[ModelRequest]
     # (Asking, body's bytes) → the body as `schema`, and its plan. Raises: XylemError
     understand: Callable[..., Awaitable[tuple[Any, Any]]]

@@ -32,7 +32,7 @@ Guard = Literal["limits", "key", "admin"]
 _HEAD = 2**16  # bytes of a request's headers
 
 
-class Cost(NamedTuple):
+class CostBounds(NamedTuple):
     """Sizes in bytes."""
 
     guard: Guard = "limits"  # what admits it: the limits; the key alone, since it makes nothing; the admin key
@@ -51,11 +51,11 @@ class Cost(NamedTuple):
         return bool(self.body)
 
 
-_GENERATES = Cost()
+_GENERATES = CostBounds()
 
 
 @dataclass(frozen=True)
-class Row:
+class EndpointRow:
     """An endpoint that generates, encodes or paints. All of them are traced."""
 
     path: str
@@ -68,38 +68,42 @@ class Row:
     same: tuple[str, ...] = ()  # vLLM's other paths
     variants: tuple[str, ...] = ()  # paths whose answers are as its own, with routes of their own
     logged: str = ""  # instead of its path, for the content hook and a tenant's log
-    cost: Cost = _GENERATES
+    cost: CostBounds = _GENERATES
 
     @property
     def paths(self) -> tuple[str, ...]:
         return self.path, *self.same, *self.variants
 
 
-_SOUND = Cost(body="XYLEM_MEDIA_SOUND_BYTES", form=True)
+_SOUND = CostBounds(body="XYLEM_MEDIA_SOUND_BYTES", form=True)
 
-CHAT = Row("/v1/chat/completions", "chat", "chatcmpl-", kind="chat", is_batched=True)
-TEXT = Row(
+CHAT = EndpointRow("/v1/chat/completions", "chat", "chatcmpl-", kind="chat", is_batched=True)
+TEXT = EndpointRow(
     "/v1/completions", "completions", "cmpl-", kind="text", is_batched=True, variants=("/inference/v1/generate",)
 )
-RESPONSE = Row(
+RESPONSE = EndpointRow(
     "/v1/responses", "responses", "resp_", kind="response", is_batched=True, variants=("/v1/responses/compact",)
 )
-MESSAGE = Row("/v1/messages", "messages", "msg_", kind="message", is_batched=True)
-EMBEDDINGS = Row("/v1/embeddings", "embeddings", "embd-", kind="embedding", task="embed", is_batched=True)
-COHERE_EMBEDDINGS = Row("/v2/embed", "embeddings", "embed-", kind="cohere_embedding", task="embed", is_batched=True)
-SCORE = Row("/v1/score", "score", "score-", kind="score", task="embed", is_batched=True, same=("/score",))
-RERANK = Row(
+MESSAGE = EndpointRow("/v1/messages", "messages", "msg_", kind="message", is_batched=True)
+EMBEDDINGS = EndpointRow("/v1/embeddings", "embeddings", "embd-", kind="embedding", task="embed", is_batched=True)
+COHERE_EMBEDDINGS = EndpointRow(
+    "/v2/embed", "embeddings", "embed-", kind="cohere_embedding", task="embed", is_batched=True
+)
+SCORE = EndpointRow("/v1/score", "score", "score-", kind="score", task="embed", is_batched=True, same=("/score",))
+RERANK = EndpointRow(
     "/v1/rerank", "rerank", "rerank-", kind="rerank", task="embed", is_batched=True, same=("/rerank", "/v2/rerank")
 )
-CLASSIFY = Row("/v1/classify", "classify", "classify-", kind="class", task="classify", is_batched=True)
-IMAGES = Row(
+CLASSIFY = EndpointRow("/v1/classify", "classify", "classify-", kind="class", task="classify", is_batched=True)
+IMAGES = EndpointRow(
     "/v1/images/generations", "images", "img-", kind="image", task="image", is_batched=True, logged="/v1/images"
 )
-EDITS = Row("/v1/images/edits", "images", IMAGES.prefix, task="image", logged=IMAGES.logged, cost=Cost(form=True))
+EDITS = EndpointRow(
+    "/v1/images/edits", "images", IMAGES.prefix, task="image", logged=IMAGES.logged, cost=CostBounds(form=True)
+)
 # A job, which is always kept.
-VIDEOS = Row("/v1/videos", "videos", "video_", kind="video", task="image", cost=Cost(form=True))
-TRANSCRIPTIONS = Row("/v1/audio/transcriptions", "transcriptions", "transcr-", task="transcribe", cost=_SOUND)
-TRANSLATIONS = Row(
+VIDEOS = EndpointRow("/v1/videos", "videos", "video_", kind="video", task="image", cost=CostBounds(form=True))
+TRANSCRIPTIONS = EndpointRow("/v1/audio/transcriptions", "transcriptions", "transcr-", task="transcribe", cost=_SOUND)
+TRANSLATIONS = EndpointRow(
     "/v1/audio/translations",
     "transcriptions",
     TRANSCRIPTIONS.prefix,
@@ -108,21 +112,25 @@ TRANSLATIONS = Row(
     cost=_SOUND,
 )
 
-ROWS = tuple(value for value in [*globals().values()] if isinstance(value, Row))  # in the order of the above
+ROWS = tuple(value for value in [*globals().values()] if isinstance(value, EndpointRow))  # in the order of the above
 
-_SHORT = Cost(body=f"{2**16}")  # a body without prompts
-_BODILESS = Cost("key", body="", read=0, memory=_HEAD)
-_ADMIN = Cost("admin", body=f"{2**16}")
-_ADMIN_BODILESS = Cost("admin", body="", read=0, memory=_HEAD)
+_SHORT = CostBounds(body=f"{2**16}")  # a body without prompts
+_BODILESS = CostBounds("key", body="", read=0, memory=_HEAD)
+_ADMIN = CostBounds("admin", body=f"{2**16}")
+_ADMIN_BODILESS = CostBounds("admin", body="", read=0, memory=_HEAD)
 # gRPC receives a message whole, in a thread of its own, once its key is checked, and before the limits are looked at.
-_GRPC = Cost(read=2**24, memory=2**25)
-_GRPC_SHORT = Cost("key", body="", read=2**24, memory=2**25)
+_GRPC = CostBounds(read=2**24, memory=2**25)
+_GRPC_SHORT = CostBounds("key", body="", read=2**24, memory=2**25)
 
 _V2, _V2_VERSION = "/v2/models/{name:path}", "/v2/models/{name:path}/versions/{version}"
 
-COSTS: dict[str, Cost] = {
+COSTS: dict[str, CostBounds] = {
     **{path: row.cost for row in ROWS for path in row.paths},
-    **{f"{model}/{verb}": Cost() for model in (_V2, _V2_VERSION) for verb in ("infer", "generate", "generate_stream")},
+    **{
+        f"{model}/{verb}": CostBounds()
+        for model in (_V2, _V2_VERSION)
+        for verb in ("infer", "generate", "generate_stream")
+    },
     "/inference.GRPCInferenceService/ModelInfer": _GRPC,
     "/inference.GRPCInferenceService/ModelStreamInfer": _GRPC,
     **{
@@ -130,22 +138,22 @@ COSTS: dict[str, Cost] = {
         for method in ("ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata")
     },
     # What is asked about a prompt is admitted where it takes more than a look: large bodies, pictures, templates.
-    "/tokenize": Cost(),
-    "/detokenize": Cost(),
-    "/v1/messages/count_tokens": Cost(),
-    "/v1/responses/input_tokens": Cost(),
-    "/v1/conversations": Cost(),
-    "/v1/conversations/{conversation}": Cost(),
-    "/v1/conversations/{conversation}/items": Cost(),
+    "/tokenize": CostBounds(),
+    "/detokenize": CostBounds(),
+    "/v1/messages/count_tokens": CostBounds(),
+    "/v1/responses/input_tokens": CostBounds(),
+    "/v1/conversations": CostBounds(),
+    "/v1/conversations/{conversation}": CostBounds(),
+    "/v1/conversations/{conversation}/items": CostBounds(),
     "/v1/conversations/{conversation}/items/{item}": _BODILESS,
     "/v1/chat/completions/{chat}": _SHORT,
     "/v1/responses/{response}": _BODILESS,
     "/v1/models/{name:path}": _BODILESS,
     "/v1/responses/{response}/cancel": _BODILESS,
     "/v1/videos/{video}": _BODILESS,
-    "/v1/files": Cost(body="XYLEM_MAX_FILE", form=True),
+    "/v1/files": CostBounds(body="XYLEM_MAX_FILE", form=True),
     "/v1/files/{file}": _BODILESS,
-    "/v1/messages/batches": Cost(),
+    "/v1/messages/batches": CostBounds(),
     "/v1/messages/batches/{message_batch}": _BODILESS,
     "/v1/messages/batches/{message_batch}/cancel": _BODILESS,
     "/v1/batches": _SHORT,
@@ -163,7 +171,7 @@ COSTS: dict[str, Cost] = {
         """.split(),
         _ADMIN,
     ),
-    "/admin/prefixes": Cost("admin"),
+    "/admin/prefixes": CostBounds("admin"),
     **dict.fromkeys(
         ("/admin/clear_kv_blocks", "/admin/pools/{pool}/clear_kv_blocks", "/admin/prefixes/{prefix}"), _ADMIN_BODILESS
     ),

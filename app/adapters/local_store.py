@@ -18,7 +18,7 @@ _WHOLE, _PART = "files", "part"
 _AGAIN_S = 0.02
 
 
-class Held:
+class HeldAdapter:
     """An adapter's files, which stay while this is open."""
 
     def __init__(self, entry: Path, lock: int) -> None:
@@ -36,7 +36,7 @@ class LocalStore:
         """`most`: bytes."""
         self._folder, self._most = folder, most
 
-    def hold(self, name: str, fetch: Callable[[Path], None]) -> Held:
+    def hold(self, name: str, fetch: Callable[[Path], None]) -> HeldAdapter:
         """An adapter's files, which `fetch` puts into an empty folder if they are not there yet. Blocks.
 
         Raises: AdapterFailed, and what `fetch` raises; then there is nothing.
@@ -48,7 +48,7 @@ class LocalStore:
                 if _fetched(entry, lock, fetch):
                     os.utime(entry)
                     self._shrink(entry)
-                    return Held(entry, lock)
+                    return HeldAdapter(entry, lock)
                 os.close(lock)  # somebody removed it
         except OSError as exc:
             raise AdapterFailed(f"The adapter can't be kept in {self._folder}: {exc.strerror}.") from exc

@@ -14,7 +14,7 @@ from app.ids import KeyId
 from app.keys import Keys
 from app.store import Wire, clock
 from app.tenants.directory import PREFIX, Directory
-from app.tenants.limit_table import Limits
+from app.tenants.limit_table import TenantLimits
 from app.tenants.records import NOBODY, ApiKey, Client
 from app.tenants.registry import Registry
 
@@ -163,7 +163,7 @@ class ApiKeys(Directory):
         tenant = self._login.tenant(token, self.registry.tenants)
         if len(self._by_token) >= _MOST_TOKENS:
             self._by_token.clear()
-        client = self._made(tenant, token.owner, token.subject, Limits(models=token.models))
+        client = self._made(tenant, token.owner, token.subject, TenantLimits(models=token.models))
         self._by_token[digest] = client
         return client
 

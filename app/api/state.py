@@ -23,7 +23,7 @@ from app.bounded.held_bytes import HeldBytes
 from app.bounded.turns import Turns
 from app.dispatch.asking import Asking
 from app.dispatch.media.media_reader import Asker
-from app.dispatch.models.aliases import ANY, Turn
+from app.dispatch.models.aliases import ANY, AliasTurn
 from app.dispatch.runtime import Runtime
 from app.tenants import admission
 from app.tenants.admission import Admission
@@ -84,5 +84,5 @@ def asking_of(state: ApiState, scope: Scope, raw: bytes = b"") -> Asking:
     """
     client, headers, turn = state.api_keys.client(scope), dict(scope["headers"]), ANY
     if raw and state.aliases.table and not KEEPING.isdisjoint(headers):
-        turn = Turn(hashlib.sha256(raw).hexdigest(), fixed=True)
+        turn = AliasTurn(hashlib.sha256(raw).hexdigest(), fixed=True)
     return Asking(state, client.within, Asker(client.key), turn, headers.get(EXPLAIN, b"") not in (b"", b"0"))

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from app.ids import BatchId, FileId, KeyId, TenantId
 from app.messages.wire import decoder, encode
-from app.tenants.limit_table import UNLIMITED, Limits
+from app.tenants.limit_table import UNLIMITED, TenantLimits
 from app.tenants.records import DEFAULT, Rate
 
 Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
@@ -67,7 +67,7 @@ class BatchOrder(Struct, frozen=True, array_like=True):
     output_expires_s: int | None = None  # how long output and error file are kept
     rate: Rate | None = None  # its API key's limits for its lines; they hold also after the key is revoked
     tenant: TenantId = DEFAULT  # of that key
-    within: Limits = UNLIMITED  # what its client may ask for, when it was ordered
+    within: TenantLimits = UNLIMITED  # what its client may ask for, when it was ordered
     tenant_lines: int | None = None  # of the tenant's unfinished batches together, when it was ordered
     requests: int = 0  # lines of a batch in Anthropic's shape, which come with the order
 

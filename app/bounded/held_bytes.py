@@ -23,9 +23,9 @@ class HeldBytes:
             yield
 
     @contextmanager
-    def growing(self) -> Iterator["Held"]:
+    def growing(self) -> Iterator["RequestBytes"]:
         """Holds what becomes more and more, for the current client."""
-        share = Held(self, CLIENT.get())
+        share = RequestBytes(self, CLIENT.get())
         try:
             yield share
         finally:
@@ -47,7 +47,7 @@ class HeldBytes:
             self._sizes.pop(client, None)
 
 
-class Held:
+class RequestBytes:
     """Bytes that one request holds."""
 
     def __init__(self, of: HeldBytes, client: str) -> None:

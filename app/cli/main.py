@@ -19,7 +19,7 @@ from app.cli.report import log_to_stderr
 from app.cli.tenants import tenants
 from app.cli.top import top
 from app.cli.up import up
-from app.cli.usage import usage
+from app.cli.usage_commands import usage
 from app.cli.worker import worker
 
 cli = typer.Typer(

@@ -12,7 +12,7 @@ from app.cli.report import err, listing, out, refuse
 
 if TYPE_CHECKING:
     from app.model_store.source import RemoteModel
-    from app.model_store.store import Progress, Stored
+    from app.model_store.store import Progress, StoredModel
     from app.pools.schema import Pool
     from app.settings import Settings
 
@@ -127,7 +127,7 @@ def models(pools: Pools = None) -> None:
     out.print(table)
 
 
-def _row(row: "Stored") -> tuple[str, ...]:
+def _row(row: "StoredModel") -> tuple[str, ...]:
     from rich.filesize import decimal
 
     record = row.record

@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from app.dispatch.media.media_reader import Asker
-from app.dispatch.models.aliases import ANY, B, Named, Turn
+from app.dispatch.models.aliases import ANY, AliasTurn, B, Named
 from app.dispatch.models.models import Model, find_model
 from app.dispatch.models.pipeline_named import PipelineNamed
 from app.dispatch.runtime import Deployment
 from app.endpoints import ROWS, EndpointName
 from app.errors import RequestError
 from app.messages.kinds import Task
-from app.tenants.limit_table import UNLIMITED, Limits
+from app.tenants.limit_table import UNLIMITED, TenantLimits
 from app.tenants.limits import check_model, check_tokens, may_ask, usual_priority
 
 _TASKS: Mapping[EndpointName, Task] = {row.name: row.task for row in ROWS}
@@ -21,9 +21,9 @@ _NOBODY = Asker()
 @dataclass(frozen=True, slots=True)
 class Asking:
     serving: Deployment
-    within: Limits = UNLIMITED  # of the client
+    within: TenantLimits = UNLIMITED  # of the client
     asker: Asker = _NOBODY  # whose files it may name, and the media that it had when it came
-    turn: Turn = ANY  # among the models of an alias
+    turn: AliasTurn = ANY  # among the models of an alias
     explain: bool = False  # the client wants to know why it was placed where it was
 
     async def served(self, body: B, endpoint: EndpointName | None) -> B:
@@ -74,7 +74,7 @@ class Asking:
             raise PipelineNamed(body, pipeline, paints=self.serving.models[pipeline.stages[-1].model].task == "image")
 
 
-def _bounded(body: B, limits: Limits) -> B:
+def _bounded(body: B, limits: TenantLimits) -> B:
     """Raises: ModelNotFound, RequestError."""
     check_model(limits, body.model)
     check_tokens(limits, body)

@@ -38,7 +38,7 @@ from app.errors import StoreDown
 from app.grammars.checker import GrammarChecker
 from app.ids import HOME, CellId, PoolId, new_api_id
 from app.keys import Keys
-from app.media.limits import Limits
+from app.media.limits import MediaLimits
 from app.media.loader import MediaLoader
 from app.planner.observed import Objective
 from app.planner.rules import objectives_of
@@ -84,7 +84,7 @@ class Deployment:
         pools_file = fetched_pools(load_pools(settings.pools_file), settings, "text")
         models = load_models(pools_file)
         aliases = Aliases(pools_file.aliases, models, pools_file.pipelines)
-        media = MediaReader(MediaLoader(Limits.of(settings)), Storage(settings.files_url), settings.media_bytes)
+        media = MediaReader(MediaLoader(MediaLimits.of(settings)), Storage(settings.files_url), settings.media_bytes)
         tracer = tracer_of_environment()
         return cls(
             settings,

@@ -16,7 +16,7 @@ from app.errors import SettingsError
 _PRIVATE_FILE, _PRIVATE_FOLDER = 0o600, 0o700  # KV tells its prompt to who can read it
 
 
-class Stored(NamedTuple):
+class StoredBlock(NamedTuple):
     path: str
     size: int  # bytes
     used: float  # when it was last used, s since the epoch: see `uses.py`; in a bucket, when that was noted
@@ -33,7 +33,7 @@ class BlockStore(Protocol):
         """None if there is none."""
 
     def put(self, path: str, data: bytes | bytearray, used_at: float) -> None:
-        """All or nothing: others see all of it, or none. `used_at`: as `Stored` will have it, if that can be chosen."""
+        """All or nothing: others see all of it, or none. `used_at`: as `StoredBlock` has it, if one can choose."""
 
     def touch(self, path: str, used_at: float) -> None:
         """Notes that the block is used, if it is there."""
@@ -41,7 +41,7 @@ class BlockStore(Protocol):
     def delete(self, path: str) -> None:
         """Deletes the block, if it is there."""
 
-    def all(self) -> Iterator[Stored]:
+    def all(self) -> Iterator[StoredBlock]:
         """Everything below it, of all models."""
 
 
@@ -80,13 +80,13 @@ class FolderStore:
     def delete(self, path: str) -> None:
         (self._root / path).unlink(missing_ok=True)
 
-    def all(self) -> Iterator[Stored]:
+    def all(self) -> Iterator[StoredBlock]:
         for folder, _, names in os.walk(self._root):
             for name in names:
                 path = Path(folder, name)
                 with suppress(FileNotFoundError):  # gone meanwhile
                     stat = path.stat()
-                    yield Stored(str(path.relative_to(self._root)), stat.st_size, stat.st_mtime)
+                    yield StoredBlock(str(path.relative_to(self._root)), stat.st_size, stat.st_mtime)
 
 
 class BucketStore:
@@ -125,11 +125,11 @@ class BucketStore:
         with suppress(FileNotFoundError):
             self._fs.rm_file(f"{self._root}/{path}")
 
-    def all(self) -> Iterator[Stored]:
+    def all(self) -> Iterator[StoredBlock]:
         for name, info in self._fs.find(self._root, detail=True).items():
             when = info.get("LastModified") or info.get("mtime") or 0.0
             last_use = when.timestamp() if isinstance(when, datetime) else float(when)
-            yield Stored(name.removeprefix(f"{self._root}/"), int(info["size"]), last_use)
+            yield StoredBlock(name.removeprefix(f"{self._root}/"), int(info["size"]), last_use)
 
 
 # A disk that is full, or away: what is stored there is misses until that is over.

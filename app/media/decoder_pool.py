@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from app.bounded.pool import PROCESSES, ProcessEnded, ProcessPool
 from app.media.decoder_protocol import Decoded, Job, NotDecoded, Shape, decode_answer, encode
-from app.media.limits import Limits
+from app.media.limits import MediaLimits
 from app.media.picture import Picture
 from app.media.refused import Refused
 from app.media.sound import Sound
@@ -18,7 +18,7 @@ log = logger(__name__)
 class DecoderPool:
     """Raises, in all that it decodes: Refused, Saturated, NoProcess."""
 
-    def __init__(self, limits: Limits, processes: int = PROCESSES) -> None:
+    def __init__(self, limits: MediaLimits, processes: int = PROCESSES) -> None:
         self._limits = limits
         self._pool = ProcessPool("app.media.decoder_process", memory=limits.decode_bytes, processes=processes)
 

@@ -18,7 +18,7 @@ from app.bounded.turns import CLIENT, Turns
 from app.errors import Saturated
 from app.media.address import is_open
 from app.media.connection import Inflow, Pinned
-from app.media.limits import Limits
+from app.media.limits import MediaLimits
 from app.media.refused import Refused, too_large
 from app.media.url import Target, parse_url, redirected
 from app.running.loop_thread import LoopThread
@@ -43,7 +43,7 @@ async def resolve(host: str, port: int) -> Sequence[str]:
 
 
 class Fetcher:
-    def __init__(self, limits: Limits, resolve: Resolve = resolve, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, limits: MediaLimits, resolve: Resolve = resolve, tls: ssl.SSLContext | None = None) -> None:
         """`tls`: whose certificates are trusted. None: the system's, or SSL_CERT_FILE's."""
         self._limits, self._resolve, self._tls = limits, resolve, tls
         self._thread: LoopThread | None = None  # from the first one on

@@ -8,7 +8,7 @@ from msgspec import Struct
 from app.settings import Settings
 
 
-class Limits(Struct, frozen=True):
+class MediaLimits(Struct, frozen=True):
     """Times in seconds, sizes in bytes."""
 
     hosts: frozenset[str]
@@ -30,7 +30,7 @@ class Limits(Struct, frozen=True):
     waiting: int  # of all that one process has not decoded yet
 
     @classmethod
-    def of(cls, settings: Settings) -> "Limits":
+    def of(cls, settings: Settings) -> "MediaLimits":
         return cls(
             hosts=settings.media_hosts,
             networks=tuple(ip_network(network) for network in sorted(settings.media_networks)),

@@ -10,7 +10,7 @@ from app.errors import RequestError
 from app.media.data_url import base64_in
 from app.media.decoder_pool import DecoderPool
 from app.media.fetch import Fetcher, Resolve, resolve
-from app.media.limits import Limits
+from app.media.limits import MediaLimits
 from app.media.local_file import path_in, read_file
 from app.media.picture import Picture
 from app.media.refused import Refused, too_large
@@ -28,7 +28,7 @@ class MediaLoader:
     fetched: it may take a hundred times as much then, and waits for the slowest one.
     """
 
-    def __init__(self, limits: Limits, *, resolve: Resolve = resolve, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, limits: MediaLimits, *, resolve: Resolve = resolve, tls: ssl.SSLContext | None = None) -> None:
         self._limits = limits
         self._fetcher = Fetcher(limits, resolve, tls)
         self._decoders = DecoderPool(limits)

@@ -29,7 +29,7 @@ class KeptRequest(Struct, frozen=True, array_like=True):
     """A request whose answer outlives its connection: all that another API replica needs to continue it."""
 
     id: RequestId
-    kind: str  # `Row.kind`, which parses the body
+    kind: str  # `EndpointRow.kind`, which parses the body
     body: bytes  # JSON: the client's request, as it was parsed
     created: float  # seconds since the epoch, by Redis' clock
     deadline: float

@@ -62,7 +62,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredModel:
     """A row of `xylem models`."""
 
     record: Record
@@ -94,7 +94,7 @@ class ModelStore:
         except OSError as exc:
             raise ModelNotFetched(f"{source}: {exc}") from exc
 
-    def stored(self) -> list[Stored]:
+    def stored(self) -> list[StoredModel]:
         """All that there is, the last used one first."""
         rows = []
         for path in self._folder.glob(".records/*"):
@@ -102,7 +102,7 @@ class ModelStore:
             if record is not None:
                 folder, used_at = self._folder / path.name, lock.stat().st_mtime
                 there = record.there + sum(part.stat().st_size for part in folder.rglob("*.part"))
-                rows.append(Stored(record, folder, there, not self._is_free(path.name), used_at))
+                rows.append(StoredModel(record, folder, there, not self._is_free(path.name), used_at))
         return sorted(rows, key=lambda row: -row.used_at)
 
     def close(self) -> None:

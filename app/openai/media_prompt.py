@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from app.dispatch.media.media_reader import Origin, Sample, Samples, samples_of
 from app.dispatch.models.models import Model
 from app.errors import PromptTooLong, RequestError
-from app.media.placeholders import Pictures, Sounds
+from app.media.placeholders import PictureFamily, Sounds
 from app.media.placeholders.places import Place, joined, places
 from app.messages.media import Media, MediaKind
 from app.openai.template_parts import Marker
@@ -43,7 +43,7 @@ def markers_of(model: Model, samples: Samples) -> dict[MediaKind, Marker]:
 
 def _families(model: Model, samples: Samples) -> dict[MediaKind, _Family]:
     names: dict[MediaKind, str] = {"image": "picture", "audio": "sound", "video": "video"}
-    by_kind: dict[MediaKind, Pictures | Sounds | None] = {"image": model.pictures, "audio": model.sounds}
+    by_kind: dict[MediaKind, PictureFamily | Sounds | None] = {"image": model.pictures, "audio": model.sounds}
     families = {
         kind: _Family(names[kind], one.marker, (one.token_id,)) for kind, one in by_kind.items() if one is not None
     }

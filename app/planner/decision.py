@@ -15,7 +15,7 @@ from app.planner.budget import least_share
 from app.planner.capacity import Demand, attained, points
 from app.planner.forecast import Forecast, forecast
 from app.planner.gpus import Asked, shared
-from app.planner.observed import EDGES, Histogram, Limits, Objective, SeenPool, SeenWorker, Traffic
+from app.planner.observed import EDGES, Histogram, Objective, ScaleLimits, SeenPool, SeenWorker, Traffic
 from app.planner.plan import PoolPlan, Reason
 
 _ENOUGH = 1000  # requests tell the distribution of lengths
@@ -35,7 +35,7 @@ def decide(
     traffic: Mapping[str, Sequence[Traffic]],
     pools: Sequence[SeenPool],
     objectives: Mapping[str, Objective],
-    limits: Limits,
+    limits: ScaleLimits,
 ) -> list[PoolPlan]:
     """One plan for each pool, in their order.
 
@@ -72,7 +72,12 @@ class _Wish(Struct, frozen=True):
 
 
 def _wish(
-    now: float, traffic: Sequence[Traffic], pool: SeenPool, objective: Objective | None, limits: Limits, part: float
+    now: float,
+    traffic: Sequence[Traffic],
+    pool: SeenPool,
+    objective: Objective | None,
+    limits: ScaleLimits,
+    part: float,
 ) -> _Wish:
     least, most = limits.least.get(pool.pool, 0), limits.most.get(pool.pool, _MOST)
     demand = lengths(traffic)

@@ -74,7 +74,7 @@ class Objective(Struct, frozen=True):
     share: float = 0.99
 
 
-class Limits(Struct, frozen=True):
+class ScaleLimits(Struct, frozen=True):
     least: Mapping[PoolId, int]
     most: Mapping[PoolId, int]
     gpus: int | None = None  # of all pools together

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from app.ids import PoolId
-from app.planner.observed import Limits, Objective
+from app.planner.observed import Objective, ScaleLimits
 from app.pools.schema import PoolsFile, Scale
 
 
@@ -17,6 +17,6 @@ def scales_of(pools_file: PoolsFile) -> dict[PoolId, Scale]:
     return {name: pool.scale for name, pool in pools_file.pools.items() if pool.scale is not None}
 
 
-def limits_of(scales: Mapping[PoolId, Scale], gpus: int | None) -> Limits:
+def limits_of(scales: Mapping[PoolId, Scale], gpus: int | None) -> ScaleLimits:
     least = {pool: scale.least for pool, scale in scales.items()}
-    return Limits(least, {pool: scale.most for pool, scale in scales.items()}, gpus)
+    return ScaleLimits(least, {pool: scale.most for pool, scale in scales.items()}, gpus)

@@ -8,7 +8,7 @@ from app.ids import PoolId, WorkerId
 from app.messages.lease import Lease
 
 
-class Limits(Struct, frozen=True):
+class PlaceLimits(Struct, frozen=True):
     """A place at one of these limits gets no more requests. Can be changed at run time, in `limits:<pool>`."""
 
     max_queued: int  # requests beyond `max_running`
@@ -33,7 +33,7 @@ class Candidate(Struct, frozen=True):
     """A place that a request may get, a worker or one data-parallel rank of it, and the load reserved there."""
 
     lease: Lease
-    limits: Limits
+    limits: PlaceLimits
     rank: int = 0
     requests: int = 0
     blocks: int = 0  # KV blocks that these requests hold or will hold
@@ -120,7 +120,7 @@ class Placement(Struct, frozen=True):
     lends: bool = False  # for another worker of its pool, and for a step only: it counts as an aside request does
 
 
-class Cost(Struct, frozen=True):
+class PlacementCost(Struct, frozen=True):
     """The cost of placing a request here: in seconds (policy `kv`), or in the policy's own unit (only `wait`)."""
 
     wait: float  # until its prefill begins
@@ -135,5 +135,5 @@ class Cost(Struct, frozen=True):
 
 class Decision(Struct, frozen=True):
     placement: Placement
-    scored: list[tuple[Option, Cost]]  # all candidates that could have taken it
+    scored: list[tuple[Option, PlacementCost]]  # all candidates that could have taken it
     policy: str = "kv"

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from app.ids import PoolId
 from app.messages.lease import Lease
-from app.routing.candidates import Ask, Candidate, Cost, Option
+from app.routing.candidates import Ask, Candidate, Option, PlacementCost
 from app.routing.tiers import load_s
 
 EXPECTED_ANSWER = 256  # the most tokens of an answer that blocks are reserved for: most are shorter than `max_tokens`
@@ -78,12 +78,12 @@ def _mean(values: Sequence[float], otherwise: float) -> float:
     return sum(values) / len(values) if values else otherwise
 
 
-def kv_cost(ask: Ask, option: Option, fleet: Fleet, weight: float) -> Cost:
+def kv_cost(ask: Ask, option: Option, fleet: Fleet, weight: float) -> PlacementCost:
     """Seconds until the first token, and the delay of other requests in seconds."""
     speed = fleet.tokens_per_s[option.candidate.lease.worker.pool]
     wait = line(option.candidate, fleet, ask.now) + _wait_for_blocks(ask, option) + option.loading_s + load_s(option)
     prefill = uncached_tokens(ask, option) / speed
-    return Cost(wait, prefill, others_cost(fleet, weight, wait, prefill), _saved_s(ask, option, speed))
+    return PlacementCost(wait, prefill, others_cost(fleet, weight, wait, prefill), _saved_s(ask, option, speed))
 
 
 def _saved_s(ask: Ask, option: Option, tokens_per_s: float) -> float:
@@ -113,15 +113,15 @@ def load_part(c: Candidate) -> float:
     return _STEP_S * load(c) + _wait_for_seat(c)
 
 
-def pull_cost(ask: Ask, option: Option, fleet: Fleet) -> Cost:
+def pull_cost(ask: Ask, option: Option, fleet: Fleet) -> PlacementCost:
     """Seconds until a prompt's KV has been pulled from another worker, behind earlier pulls."""
     c = option.candidate
     block_s = c.lease.worker.block_bytes / fleet.pulled_bytes_per_s[c.lease.worker.pool]
     wait = _wait_for_blocks(ask, option) + load_part(c) + c.pulls * block_s
-    return Cost(wait, missing_blocks(ask, option) * block_s)
+    return PlacementCost(wait, missing_blocks(ask, option) * block_s)
 
 
-def lend_cost(ask: Ask, option: Option, fleet: Fleet) -> Cost:
+def lend_cost(ask: Ask, option: Option, fleet: Fleet) -> PlacementCost:
     """Seconds until a prompt's last tokens are computed where the others are cached, and the delay of requests there.
 
     It is the first of the requests that wait there, so it waits for one prompt, and for one seat.
@@ -133,7 +133,7 @@ def lend_cost(ask: Ask, option: Option, fleet: Fleet) -> Cost:
     seat = c.lease.speeds.request_s / most if c.requests >= most else 0.0
     prefill = uncached_tokens(ask, option) / speed
     wait = _wait_for_blocks(ask, option) + prompt_s + seat + _STEP_S * load(c)
-    return Cost(wait, prefill, prefill * c.requests)
+    return PlacementCost(wait, prefill, prefill * c.requests)
 
 
 def missing_blocks(ask: Ask, option: Option) -> int:

@@ -10,7 +10,7 @@ from xxhash import xxh3_64_intdigest
 
 from app.errors import NoWorker, Saturated
 from app.pools.schema import Policy, Routing
-from app.routing.candidates import ALL, NOT_TIERED, Ask, Candidate, Cost, Decision, Option, Placement, Room
+from app.routing.candidates import ALL, NOT_TIERED, Ask, Candidate, Decision, Option, Placement, PlacementCost, Room
 from app.routing.cost import Fleet, held_blocks, kv_cost, missing_blocks, new_blocks, pull_cost, uncached_tokens
 from app.routing.preemptible import behind_all, has_slack
 
@@ -124,7 +124,7 @@ def _beyond_seats(c: Candidate, room: Room) -> int:
     return queue_length - min(room.kept, seats // _KEPT)
 
 
-def pick(scores: Sequence[tuple[Option, Cost]], rules: Routing, session: str | None, rng: Random) -> Option:
+def pick(scores: Sequence[tuple[Option, PlacementCost]], rules: Routing, session: str | None, rng: Random) -> Option:
     """The cheapest option, at random among equals; a session's own place, if that costs little more."""
     costs = [cost.total for _, cost in scores]
     low, high = min(costs), max(costs)
@@ -144,20 +144,20 @@ def affinity(session: str, c: Candidate) -> int:
     return xxh3_64_intdigest(f"{session}\0{c.lease.worker.id}\0{c.rank}".encode())
 
 
-Scores = list[tuple[Option, Cost]]
+Scores = list[tuple[Option, PlacementCost]]
 
 
 def _least_loaded(free: Sequence[Option], _rng: Random, _turn: int) -> Scores:
-    return [(o, Cost(o.candidate.requests / o.candidate.lease.worker.max_running)) for o in free]
+    return [(o, PlacementCost(o.candidate.requests / o.candidate.lease.worker.max_running)) for o in free]
 
 
 def _round_robin(free: Sequence[Option], _rng: Random, turn: int) -> Scores:
     order = sorted(free, key=lambda o: (o.candidate.lease.worker.id, o.candidate.rank))
-    return [(o, Cost((i - turn) % len(order))) for i, o in enumerate(order)]
+    return [(o, PlacementCost((i - turn) % len(order))) for i, o in enumerate(order)]
 
 
 def _random(free: Sequence[Option], _rng: Random, _turn: int) -> Scores:
-    return [(o, Cost(0.0)) for o in free]
+    return [(o, PlacementCost(0.0)) for o in free]
 
 
 def _power_of_two(free: Sequence[Option], rng: Random, turn: int) -> Scores:

@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from app.ids import PoolId, RunId, WorkerId
 from app.messages.lease import Lease, Load, Worker
 from app.pools.schema import Routing
-from app.routing.candidates import Ask, Candidate, Limits, Option, Tiered
+from app.routing.candidates import Ask, Candidate, Option, PlaceLimits, Tiered
 from app.routing.policy import place
 from app.routing.throughput_meter import ThroughputMeter
 
-_LIMITS = Limits(max_queued=10**9)
+_LIMITS = PlaceLimits(max_queued=10**9)
 _BLOCK_BYTES, _AT_ONCE = 10**6, 1e18  # any, and bytes a second
 
 

@@ -31,7 +31,7 @@ _USUAL_S = 10.0  # over which is averaged what a tenant usually has
 _SEATS = Room(queue=False)
 
 
-class Cost(Struct, frozen=True):
+class SeatCost(Struct, frozen=True):
     """The cost of a request at an engine that is full, where each second belongs to all its seats together."""
 
     prompt_tokens: int  # to compute
@@ -39,7 +39,7 @@ class Cost(Struct, frozen=True):
     answer_token_s: float  # a seat's part of a step, and what its request adds to it
 
     @classmethod
-    def of(cls, tokens: int, speeds: Speeds, seats: int) -> "Cost":
+    def of(cls, tokens: int, speeds: Speeds, seats: int) -> "SeatCost":
         """The speed of prefills has the steps in it in which others decode, too: that part is charged as theirs.
 
         Prefills that come at random share steps: at a rate λ, and busy for the share b of the time, they take
@@ -92,7 +92,7 @@ class Charge(Struct, frozen=True):
     """The charge for a request, as of when it was placed."""
 
     flow: Flow
-    cost: Cost
+    cost: SeatCost
     seconds: float
     had: int  # tokens of its answer then
 

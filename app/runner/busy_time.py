@@ -11,7 +11,7 @@ class BusyTime:
         self._seconds = self._share = self._at = 0.0  # of the last change of `requests`
 
     @contextmanager
-    def one(self, cost: "Cost | None" = None) -> Iterator[None]:
+    def one(self, cost: "BusyPart | None" = None) -> Iterator[None]:
         """Counts one more request on the engine meanwhile, with its `cost`."""
         self._change(1)
         if cost is not None:
@@ -41,7 +41,7 @@ class BusyTime:
         self.requests += by
 
 
-class Cost:
+class BusyPart:
     """A request's part of the engine's busy seconds: of n requests, each one costs an n-th of the time."""
 
     def __init__(self, working: BusyTime) -> None:

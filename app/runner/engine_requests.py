@@ -22,7 +22,7 @@ from app.messages.media import MediaKind
 from app.painters.base import PaintRequest
 from app.routing.tiers import worthwhile
 from app.runner.media import fetch_media
-from app.runner.pictures import Pictures
+from app.runner.pictures import WorkerPictures
 
 _READ_AT_ONCE = 8  # jobs' media; each takes a connection to Redis, of which the lease needs one, too
 _TRIES = 20  # requests, of which one loads from tiers that have been slower than computing
@@ -34,7 +34,7 @@ class EngineRequests:
         worker: WorkerId,
         keys: Keys,
         redis: Redis,
-        pictures: Pictures,
+        pictures: WorkerPictures,
         info: EngineInfo,
         speeds: Callable[[], Speeds],
         compiler: GrammarChecker | None,

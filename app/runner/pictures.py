@@ -23,7 +23,7 @@ log = logger(__name__)
 INDEX_TTL_S = 600  # of an entry; the worker writes it anew when it is asked for the picture again
 
 
-class Pictures:
+class WorkerPictures:
     def __init__(self, wire: Wire, keys: Keys, worker: WorkerId, model: str, size: int) -> None:
         """`model`: as its pools file names it. `size`: bytes of encoded pictures that are kept, or fetched at once."""
         self._wire, self._keys, self._worker, self._model = wire, keys, worker, model

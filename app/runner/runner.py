@@ -27,11 +27,11 @@ from app.messages.lease import Speeds
 from app.painters.base import Painter
 from app.pools.schema import Aside
 from app.runner.adapters_in_use import AdaptersInUse
-from app.runner.busy_time import Cost
+from app.runner.busy_time import BusyPart
 from app.runner.content_stops import StopFinder
 from app.runner.engine_requests import EngineRequests
 from app.runner.job_record import fetch
-from app.runner.pictures import Pictures
+from app.runner.pictures import WorkerPictures
 from app.runner.probed_work import ProbedWork
 from app.runner.process_slot import ProcessSlot
 from app.runner.throughput import Throughput
@@ -95,7 +95,7 @@ class Runner:
         self.emitters: TokenEmitters
         self.throughput: Throughput
         self.gates: list[YieldGate] = []  # of each rank
-        self.pictures: Pictures
+        self.pictures: WorkerPictures
         self.requests: EngineRequests
         self.adapters = AdaptersInUse()
         self.stops = StopFinder(tokenizer)
@@ -104,7 +104,7 @@ class Runner:
         self.load_s = 0.0  # how long the engine took to start
         self.loop_delay_s = 0.0  # the longest of late, of this loop
         self.kv_blocks_left_out = 0  # of those that its engine has told of
-        self._costs: dict[RunId, Cost] = {}  # of those that have been on the engine
+        self._costs: dict[RunId, BusyPart] = {}  # of those that have been on the engine
         self._returned: set[RunId] = set()  # of these, the ones to be placed elsewhere
         self._background: set[asyncio.Task[None]] = set()
         self._dropped: set[RunId] = set()  # of the running ones, those whose API replica is dead
@@ -213,7 +213,7 @@ class Runner:
         index = async_client(self.settings.index_url) if self.settings.index_url else self.redis
         self._clients.append(index)
         self.wire, self.index = self._wires[0], Wire(index)
-        self.pictures = Pictures(self.wire, self.keys, self.worker, self._model, self.settings.embedding_bytes)
+        self.pictures = WorkerPictures(self.wire, self.keys, self.worker, self._model, self.settings.embedding_bytes)
         self._grammar_compiler = GrammarChecker(info.grammar_compiler) if info.grammar_compiler else None
         self.take(info)
         self.broker_wire = Wire(self.broker) if self.settings.broker_url else self.wire
@@ -287,7 +287,7 @@ class Runner:
         """Counts the request as one of the engine's meanwhile."""
         cost = self._costs.get(job.run)
         if cost is None:
-            cost = self._costs[job.run] = Cost(self.throughput.working)
+            cost = self._costs[job.run] = BusyPart(self.throughput.working)
         return self.throughput.has(job, cost)
 
     def cost_s(self, job: Job) -> float:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from app.messages.job import Job, KvTransfer
 from app.messages.lease import Speeds
 from app.routing.throughput_meter import ThroughputMeter
-from app.runner.busy_time import BusyTime, Cost
+from app.runner.busy_time import BusyPart, BusyTime
 
 _SPEED = 10_000.0  # prompt tokens a second, assumed for an engine that has computed none
 
@@ -24,7 +24,7 @@ class Throughput:
         self.working, self._seats = BusyTime(), seats
 
     @contextmanager
-    def has(self, job: Job, cost: Cost | None = None) -> Iterator[None]:
+    def has(self, job: Job, cost: BusyPart | None = None) -> Iterator[None]:
         """Counts the request as one of the engine's meanwhile, with its `cost`."""
         meter = self._of(job)
         meter.begin(job.run, monotonic())

@@ -38,7 +38,7 @@ class Handled:
             await prove()
 
 
-class Turn:
+class SuspectTurn:
     """The right of a suspect to begin, for some seconds at most."""
 
     def __init__(self, suspects: asyncio.Lock) -> None:
@@ -70,7 +70,7 @@ class Handling:
         if before >= _EARLY and not alone:
             await self._set(what, before)  # it hasn't begun yet
             await self._suspects.acquire()
-            turn = Turn(self._suspects)
+            turn = SuspectTurn(self._suspects)
 
         async def proved() -> None:
             if turn is not None:

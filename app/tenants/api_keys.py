@@ -8,11 +8,11 @@ from msgspec import structs
 
 from app.errors import RequestError, TenantNotFound
 from app.ids import KeyId, TenantId, new_key_id
-from app.tenants.limit_table import Limits
+from app.tenants.limit_table import TenantLimits
 from app.tenants.records import ApiKey
 from app.tenants.registry import Registry
 
-# Fields of `Limits` that `ApiKey` has itself, since older versions know them there.
+# Fields of `TenantLimits` that `ApiKey` has itself, since older versions know them there.
 _OWN = (
     "requests_per_min",
     "tokens_per_min",
@@ -62,7 +62,7 @@ def check_tenant(now: Registry, tenant: str) -> TenantId:
 
 
 def new_key(
-    now: Registry, name: str, tenant: str, digest: bytes, limits: Limits, at: float, id_: KeyId | None = None
+    now: Registry, name: str, tenant: str, digest: bytes, limits: TenantLimits, at: float, id_: KeyId | None = None
 ) -> ApiKey:
     """`at`: the time. Raises: TenantNotFound; RequestError, if there is such a name or digest already."""
     if name in now.keys:
@@ -73,6 +73,6 @@ def new_key(
     return with_limits(api_key, limits)
 
 
-def with_limits(key: ApiKey, limits: Limits) -> ApiKey:
+def with_limits(key: ApiKey, limits: TenantLimits) -> ApiKey:
     own = {name: getattr(limits, name) for name in _OWN}
     return structs.replace(key, **own, more=structs.replace(limits, **dict.fromkeys(_OWN)))

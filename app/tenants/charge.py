@@ -9,7 +9,7 @@ from app.ids import ApiId, RequestId
 from app.store import Command, StoreFull, clock
 from app.store.scripts import ADMIT, SETTLE
 from app.telemetry import logger
-from app.tenants.cost import NOTHING, Cost, Used, cost, price_of
+from app.tenants.cost import NOTHING, Expense, Used, cost, price_of
 from app.tenants.ledger import Ledger
 from app.tenants.rates_and_budgets import Account, Kind, Left, Refusal, headers, online, refusal, retry_after_s, words
 from app.tenants.records import Client
@@ -131,12 +131,18 @@ class Charge:
         return refusal(self._accounts, self._left, limits, clock.now())
 
     def _command(
-        self, script: str, request: RequestId, total: Cost, fourth: object, fifth: object, more: tuple[object, ...] = ()
+        self,
+        script: str,
+        request: RequestId,
+        total: Expense,
+        fourth: object,
+        fifth: object,
+        more: tuple[object, ...] = (),
     ) -> tuple[Any, ...]:
         seat = f"{self._ledger.api}|{request}"
         return self._ledger.command(script, request, self._accounts, *total, seat, fourth, fifth, more=more)
 
-    def _cost(self, usage: Used) -> Cost:
+    def _cost(self, usage: Used) -> Expense:
         return cost(usage, price_of(self._ledger.directory.registry.prices, usage))
 
     def _take(self, reply: Any) -> None:

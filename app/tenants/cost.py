@@ -22,15 +22,15 @@ class Used(Struct, frozen=True):
     parent: str | None = None  # the model that it is an adapter for, whose price it has without one of its own
 
 
-class Cost(NamedTuple):
+class Expense(NamedTuple):
     tokens: int = 0  # of prompts and answers
     money: float = 0.0
 
-    def plus(self, other: "Cost") -> "Cost":
-        return Cost(self.tokens + other.tokens, self.money + other.money)
+    def plus(self, other: "Expense") -> "Expense":
+        return Expense(self.tokens + other.tokens, self.money + other.money)
 
 
-NOTHING = Cost()
+NOTHING = Expense()
 
 
 def price_of(prices: Mapping[str, Price], usage: Used) -> Price:
@@ -38,10 +38,10 @@ def price_of(prices: Mapping[str, Price], usage: Used) -> Price:
     return prices.get(usage.model) or prices.get(usage.parent or "") or _FREE
 
 
-def cost(usage: Used, price: Price) -> Cost:
+def cost(usage: Used, price: Price) -> Expense:
     cached_tokens = min(
         usage.cached, usage.prompt
     )  # of a prompt that was computed twice, the cached tokens may be more
     of_cached = price.input if price.cached_input is None else price.cached_input
     tokens = (usage.prompt - cached_tokens) * price.input + cached_tokens * of_cached + usage.completion * price.output
-    return Cost(usage.prompt + usage.completion, tokens / _PER + usage.pictures * price.image)
+    return Expense(usage.prompt + usage.completion, tokens / _PER + usage.pictures * price.image)

@@ -7,7 +7,7 @@ from app.ids import KeyId, TenantId
 from app.keys import Keys
 from app.running.loops import keep
 from app.store import Wire
-from app.tenants.limit_table import UNLIMITED, Limits
+from app.tenants.limit_table import UNLIMITED, TenantLimits
 from app.tenants.limits import together
 from app.tenants.records import ApiKey, Client, Tenant
 from app.tenants.registry import Registry, read_commands, registry_of
@@ -52,6 +52,6 @@ class Directory:
     def _client(self, key: ApiKey) -> Client:
         return self._made(key.tenant, key.owner, key.name, key.limits)
 
-    def _made(self, tenant: TenantId, key: KeyId, name: str = "", own: Limits = UNLIMITED) -> Client:
+    def _made(self, tenant: TenantId, key: KeyId, name: str = "", own: TenantLimits = UNLIMITED) -> Client:
         record = self.registry.tenants.get(tenant) or Tenant(tenant)
         return Client(record, key, name, own, together(record.limits, own))

@@ -1,4 +1,4 @@
-"""The limits of a tenant's keys together, or of one key: one row for each, which is a field of `Limits`.
+"""The limits of a tenant's keys together, or of one key: one row for each, which is a field of `TenantLimits`.
 
 All else comes from the rows: how people write them (`wanted.py`), what they are shown (`tenant_schemas.py`), options of
 the command line, the page of settings, and how those of a key and of its tenant combine (`limits.together`). The
@@ -24,7 +24,7 @@ class Budget(Struct, frozen=True, array_like=True):
     per: Period = "month"
 
 
-class Row(NamedTuple):
+class LimitRow(NamedTuple):
     kind: Kind
     together: Together
     help: str
@@ -34,7 +34,7 @@ def _row(kind: Kind, together: Together, text: str) -> Meta:
     return Meta(description=text, extra={"kind": kind, "together": together})
 
 
-class Limits(Struct, frozen=True, array_like=True):
+class TenantLimits(Struct, frozen=True, array_like=True):
     """Limits of a tenant's keys together, or of one key.
 
     None: no limit here, but perhaps one of the tenant or the settings. A request has to be within its key's and its
@@ -91,11 +91,11 @@ class Limits(Struct, frozen=True, array_like=True):
     ] = None
 
 
-def _rows() -> dict[str, Row]:
-    hints = get_type_hints(Limits, include_extras=True)
-    metas: dict[str, Meta] = {name: hints[name].__metadata__[0] for name in Limits.__struct_fields__}
-    return {name: Row(**(meta.extra or {}), help=meta.description or "") for name, meta in metas.items()}
+def _rows() -> dict[str, LimitRow]:
+    hints = get_type_hints(TenantLimits, include_extras=True)
+    metas: dict[str, Meta] = {name: hints[name].__metadata__[0] for name in TenantLimits.__struct_fields__}
+    return {name: LimitRow(**(meta.extra or {}), help=meta.description or "") for name, meta in metas.items()}
 
 
-UNLIMITED = Limits()
+UNLIMITED = TenantLimits()
 ROWS = _rows()

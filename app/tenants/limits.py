@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from app.errors import ModelNotFound, RequestError
-from app.tenants.limit_table import ROWS, UNLIMITED, Limits, Together
+from app.tenants.limit_table import ROWS, UNLIMITED, TenantLimits, Together
 
 # Fields that say how long an answer may be, in all endpoints.
 _MOST_TOKENS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
@@ -18,9 +18,11 @@ _COMBINED = {name: _HOW[row.together] for name, row in ROWS.items() if row.toget
 _SHOWN = 100  # characters of a model's name in an error
 
 
-def together(tenant: Limits, key: Limits) -> Limits:
+def together(tenant: TenantLimits, key: TenantLimits) -> TenantLimits:
     """Limits of a key's requests, as the table says how the tenant's and its own combine."""
-    limits = Limits(**{name: _one(how, getattr(tenant, name), getattr(key, name)) for name, how in _COMBINED.items()})
+    limits = TenantLimits(
+        **{name: _one(how, getattr(tenant, name), getattr(key, name)) for name, how in _COMBINED.items()}
+    )
     return UNLIMITED if limits == UNLIMITED else limits
 
 
@@ -30,11 +32,11 @@ def _one(how: Callable[[Any, Any], Any], tenant: Any, key: Any) -> Any:
     return how(tenant, key)
 
 
-def may_ask(limits: Limits, model: str) -> bool:
+def may_ask(limits: TenantLimits, model: str) -> bool:
     return limits.models is None or model in limits.models
 
 
-def check_model(limits: Limits, model: str) -> None:
+def check_model(limits: TenantLimits, model: str) -> None:
     """Checks whether the client may ask for a model. Raises: ModelNotFound.
 
     The error has OpenAI's words, which don't tell whether there is such a model.
@@ -45,7 +47,7 @@ def check_model(limits: Limits, model: str) -> None:
         )
 
 
-def check_tokens(limits: Limits, body: object) -> None:
+def check_tokens(limits: TenantLimits, body: object) -> None:
     """Raises: RequestError for a longer answer than is allowed."""
     most = limits.max_tokens
     for name in _MOST_TOKENS if most is not None else ():
@@ -54,19 +56,19 @@ def check_tokens(limits: Limits, body: object) -> None:
             raise RequestError(f"'{name}': {tokens} is over {most}, the most for this client.", param=name)
 
 
-def usual_priority(limits: Limits) -> int | None:
+def usual_priority(limits: TenantLimits) -> int | None:
     """The priority of a request that asks for none. None: the service's own."""
     usual, least = limits.default_priority, limits.min_priority
     return usual if usual is None or least is None else max(usual, least)
 
 
-def answer_tokens(limits: Limits, usual: int | None) -> int | None:
+def answer_tokens(limits: TenantLimits, usual: int | None) -> int | None:
     """The most tokens of an answer whose request names none; `usual`: without limits. None: no bound."""
     usual = usual if limits.default_max_tokens is None else limits.default_max_tokens
     bounds = [bound for bound in (usual, limits.max_tokens) if bound is not None]
     return min(bounds, default=None)
 
 
-def begun_before(limits: Limits) -> Limits:
+def begun_before(limits: TenantLimits) -> TenantLimits:
     """Limits of a request that was checked when it came: how long its answer may be is the same as then."""
-    return Limits(default_max_tokens=limits.default_max_tokens, max_tokens=limits.max_tokens)
+    return TenantLimits(default_max_tokens=limits.default_max_tokens, max_tokens=limits.max_tokens)

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
-from app.tenants.limit_table import Budget, Limits, Period
+from app.tenants.limit_table import Budget, Period, TenantLimits
 from app.tenants.records import NOBODY, Client, Rate, Tenant
 
 Kind = Literal["requests", "tokens", "parallel", "budget", "reserved"]
@@ -83,12 +83,12 @@ def of_tenant(tenant: Tenant) -> Account:
     return _of(f"The tenant '{tenant.name}'", f"tenant/{tenant.name}", tenant.limits)
 
 
-def _of(owner: str, name: str, limits: Limits) -> Account:
+def _of(owner: str, name: str, limits: TenantLimits) -> Account:
     rates = limits.requests_per_min or 0, limits.tokens_per_min or 0
     return Account(owner, name, name, *rates, 0.0, limits.parallel or 0, limits.budget)
 
 
-def _line(limits: Limits, account: Account) -> Account:
+def _line(limits: TenantLimits, account: Account) -> Account:
     own = limits.batch_requests_per_min, limits.batch_tokens_per_min
     if own == (None, None):
         rates, requests, tokens, spare = account.rates, account.requests, account.tokens, _SHARED

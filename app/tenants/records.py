@@ -4,7 +4,7 @@ from msgspec import Struct, structs
 
 from app.ids import KeyId, TenantId
 from app.messages.wire import decoder
-from app.tenants.limit_table import UNLIMITED, Limits
+from app.tenants.limit_table import UNLIMITED, TenantLimits
 
 DEFAULT = TenantId("default")  # of keys that name no tenant, and of requests where no keys are required
 
@@ -31,7 +31,7 @@ class Tenant(Struct, frozen=True, array_like=True):
     name: TenantId
     created: float = 0.0  # seconds since the epoch
     weight: float = 1.0  # its share of a full fleet, beside those of the other tenants that want it
-    limits: Limits = UNLIMITED
+    limits: TenantLimits = UNLIMITED
     content_logged: bool = False  # it agreed that prompts and answers are logged
     salt: str = ""  # of its KV, by `kv_store.salts.new_salt`, which no other tenant shares; "": it is shared
 
@@ -51,7 +51,7 @@ class ApiKey(Struct, frozen=True, array_like=True):
     batch_requests_per_min: int | None = None
     batch_tokens_per_min: int | None = None
     tenant: TenantId = DEFAULT
-    more: Limits = UNLIMITED  # all others: those above are None in it, since older versions know them there
+    more: TenantLimits = UNLIMITED  # all others: those above are None in it, since older versions know them there
 
     @property
     def owner(self) -> KeyId:
@@ -59,7 +59,7 @@ class ApiKey(Struct, frozen=True, array_like=True):
         return self.id or KeyId(self.name)
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> TenantLimits:
         return structs.replace(
             self.more,
             requests_per_min=self.requests_per_min,
@@ -84,8 +84,8 @@ class Client(Struct, frozen=True):
     tenant: Tenant = Tenant(DEFAULT)
     key: KeyId = KeyId("")  # the owner of what is made; "" where no keys are required
     name: str = ""  # the key's
-    limits: Limits = UNLIMITED  # the key's own
-    within: Limits = UNLIMITED  # the stricter of the key's and the tenant's, as `limits.together` says
+    limits: TenantLimits = UNLIMITED  # the key's own
+    within: TenantLimits = UNLIMITED  # the stricter of the key's and the tenant's, as `limits.together` says
 
     @property
     def turn(self) -> str:

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from app.ids import TenantId
 from app.tenants.api_keys import TENANT_NAME
-from app.tenants.limit_table import ROWS, Budget, Kind, Limits, Period, Unit
+from app.tenants.limit_table import ROWS, Budget, Kind, Period, TenantLimits, Unit
 from app.tenants.records import Price, Tenant
 
 _UNITS, _PERIODS = "|".join(get_args(Unit)), "|".join(get_args(Period))
@@ -113,11 +113,11 @@ class WantedLimits(_Fields):
                 raise ValueError(f"{high}={most} is less than {low}={least}")
         return self
 
-    def limits(self) -> Limits:
-        return Limits(**_converted(_READ, {name: getattr(self, name) for name in ROWS}))
+    def limits(self) -> TenantLimits:
+        return TenantLimits(**_converted(_READ, {name: getattr(self, name) for name in ROWS}))
 
 
-def shown(limits: Limits) -> dict[str, Any]:
+def shown(limits: TenantLimits) -> dict[str, Any]:
     """The limits that there are, as `WantedLimits` reads them."""
     return _converted(_SHOWN, structs.asdict(limits))
 

@@ -34,7 +34,7 @@ from app.messages.job import Sampling, Stage, Timing
 from app.messages.lease import Lease, Worker
 from app.messages.wire import encode
 from app.pools.schema import Pool
-from app.routing.candidates import Candidate, Cost, Decision, Limits, Option, Placement
+from app.routing.candidates import Candidate, Decision, Option, PlaceLimits, Placement, PlacementCost
 from app.store import clock
 from app.telemetry import Meters
 from app.tokenizing.tokenizer import load_tokenizer
@@ -59,8 +59,8 @@ class _Answers(Dispatcher):
         nothing = cast(Any, None)
         super().__init__(nothing, Keys("bench"), ApiId("0a1b2c3d"), nothing, {})
         worker = Worker(_WORKER, _POOL, "both", "host", 1, 64, 1024, 16, 4096)
-        option = Option(Candidate(Lease(worker), Limits(16)))
-        options = [(option, Cost(0.1, 0.2, 0.3))] * _CANDIDATES
+        option = Option(Candidate(Lease(worker), PlaceLimits(16)))
+        options = [(option, PlacementCost(0.1, 0.2, 0.3))] * _CANDIDATES
         self._decision = Decision(Placement(_POOL, _WORKER, 0, 1, 3, 0), options)
 
     async def send(self, inflight: InFlight) -> None:

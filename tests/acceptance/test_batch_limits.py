@@ -11,7 +11,7 @@ from openai import OpenAI, RateLimitError
 
 from app.ids import TenantId
 from app.messages.wire import encode
-from app.tenants.limit_table import Budget, Limits
+from app.tenants.limit_table import Budget, TenantLimits
 from app.tenants.records import Tenant, decode_api_key
 from tests.acceptance.test_batch_work import TEXT, ended, line, progressed, results, submitted
 from tests.acceptance.test_security import create, xylem
@@ -94,7 +94,7 @@ def test_lines_of_a_tenant_without_budget_wait_for_more_of_it_and_others_go_on(f
         record = decode_api_key(redis.hget("batch-limits:keys:api", "poor"))
 
         def give(budget: float) -> None:
-            team = Tenant(TenantId("poor"), limits=Limits(budget=Budget(budget)))
+            team = Tenant(TenantId("poor"), limits=TenantLimits(budget=Budget(budget)))
             redis.hset("batch-limits:tenants", "poor", encode(team))
 
         give(1000)

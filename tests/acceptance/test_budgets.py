@@ -15,7 +15,7 @@ from openai import OpenAI
 
 from app.ids import KeyId, TenantId
 from app.messages.wire import encode
-from app.tenants.limit_table import Budget, Limits
+from app.tenants.limit_table import Budget, TenantLimits
 from app.tenants.records import ApiKey, Price, Tenant
 from tests.chaos.fleet import Fleet
 from tests.stack import mock_pool, stop, wait_until
@@ -40,7 +40,7 @@ def client(fleet: Fleet, replica: int, key: str) -> OpenAI:
     return OpenAI(base_url=f"{fleet.urls()[replica]}/v1", api_key=key, max_retries=0, timeout=120)
 
 
-def made(fleet: Fleet, name: str, team: Limits = Limits(), key: Limits = Limits()) -> str:  # noqa: B008 (frozen)
+def made(fleet: Fleet, name: str, team: TenantLimits = TenantLimits(), key: TenantLimits = TenantLimits()) -> str:  # noqa: B008 (frozen)
     """A key of a new tenant, both of that name, once each replica knows them."""
     token = f"xyl-{secrets.token_urlsafe(32)}"
     digest = hashlib.sha256(token.encode()).digest()
@@ -81,7 +81,7 @@ def ask(c: OpenAI, *, stream: bool = False, **more: Any) -> int:
 def test_a_tenants_budget_is_exact_over_two_replicas_and_a_restart_of_redis(fleet: Fleet) -> None:
     """The charge is what answers say of their usage; and it is over the budget by no more than one answer."""
     budget, clients = 6000, 8
-    token = made(fleet, "exact", Limits(budget=Budget(budget)))
+    token = made(fleet, "exact", TenantLimits(budget=Budget(budget)))
     token_counts: list[int] = []
     refusals: list[openai.RateLimitError] = []
     away: list[int] = []
@@ -128,7 +128,7 @@ def test_a_tenants_budget_is_exact_over_two_replicas_and_a_restart_of_redis(flee
 
 def test_money_is_by_the_prices_of_cached_and_other_tokens(fleet: Fleet) -> None:
     """The numbers of tokens are those of the answers' usage."""
-    token = made(fleet, "money", key=Limits(budget=Budget(1.0, "money", "day")))
+    token = made(fleet, "money", key=TenantLimits(budget=Budget(1.0, "money", "day")))
     fields: dict[str, Any] = {"model": "mock", "prompt": [7] * 200, "max_tokens": 5}
     money, cached_tokens = 0.0, 0
     with client(fleet, 0, token) as c:
@@ -148,7 +148,7 @@ def test_requests_that_come_at_once_are_over_a_budget_by_one_answer_at_most(flee
 
     Other requests try again when such an answer has ended, and are served if anything is left.
     """
-    token = made(fleet, "at-once", key=Limits(budget=Budget(1000)))
+    token = made(fleet, "at-once", key=TenantLimits(budget=Budget(1000)))
     fields: dict[str, Any] = {"model": "mock", "prompt": [5] * PROMPT, "max_tokens": 400, "n": 8}
 
     def use(number: int) -> int | str:
@@ -177,7 +177,7 @@ def running(c: OpenAI) -> Any:
 
 def test_places_of_a_killed_replica_are_given_to_others_and_those_of_a_living_one_are_not(fleet: Fleet) -> None:
     """The prompts of what it had are charged, and nothing more."""
-    token = made(fleet, "seats", Limits(parallel=2, budget=Budget(1_000_000)))
+    token = made(fleet, "seats", TenantLimits(parallel=2, budget=Budget(1_000_000)))
 
     def admitted(replica: int) -> bool:
         with client(fleet, replica, token) as c:
@@ -223,7 +223,7 @@ def test_a_cancelled_background_answer_is_charged_what_was_made_and_leaves_no_re
 ) -> None:
     """Nobody continues it: until then its record stayed for a day."""
     name = f"cancelled-{at}"
-    token = made(fleet, name, Limits(budget=Budget(1_000_000)))
+    token = made(fleet, name, TenantLimits(budget=Budget(1_000_000)))
     with client(fleet, 0, token) as one, client(fleet, at, token) as other:
         response = one.responses.create(model="mock", input="hello", max_output_tokens=5000, background=True)
         wait_until(lambda: one.responses.retrieve(response.id).output, "something has come")
@@ -235,7 +235,7 @@ def test_a_cancelled_background_answer_is_charged_what_was_made_and_leaves_no_re
 
 def test_who_leaves_an_answer_that_is_not_streamed_is_charged_what_was_made(fleet: Fleet) -> None:
     """Its tokens are on their way to nobody: they were charged as none."""
-    token = made(fleet, "left", Limits(budget=Budget(1_000_000)))
+    token = made(fleet, "left", TenantLimits(budget=Budget(1_000_000)))
     with client(fleet, 0, token) as one, pytest.raises(openai.APITimeoutError):
         one.completions.create(model="mock", prompt=[5] * PROMPT, max_tokens=5000, timeout=4)
     assert PROMPT + 100 < spent(fleet, "tenant/left") < PROMPT + 5000
@@ -245,7 +245,7 @@ def test_who_leaves_an_answer_that_is_not_streamed_is_charged_what_was_made(flee
 def test_an_adopted_answer_is_charged_once(fleet: Fleet, by: signal.Signals) -> None:
     """All of its tokens, of both replicas together."""
     name = f"kept-{by.name.lower()}"
-    token = made(fleet, name, Limits(budget=Budget(1_000_000), parallel=1))
+    token = made(fleet, name, TenantLimits(budget=Budget(1_000_000), parallel=1))
     with client(fleet, 0, token) as one, client(fleet, 1, token) as two:
         fields: dict[str, Any] = {"model": "mock", "input": "hello", "max_output_tokens": 1000}
         response = one.responses.create(**fields, background=True)

@@ -10,7 +10,7 @@ import pytest
 
 from app.ids import TenantId
 from app.keys import Keys
-from app.tenants.limit_table import Budget, Limits
+from app.tenants.limit_table import Budget, TenantLimits
 from app.tenants.records import Tenant
 from tests.acceptance.test_isolation import LISTS, endpoints
 from tests.acceptance.test_security import xylem
@@ -119,7 +119,7 @@ def test_erasing_again_finds_nothing_and_an_unknown_name_is_refused(served: Stac
 
 def test_a_tenant_goes_with_its_keys_its_revoked_keys_and_its_kv_in_the_store(served: Stack, place: Path) -> None:
     """The other tenant's KV stays in the store; a new tenant of the name begins with nothing."""
-    keep_tenant(served, Tenant(TenantId("acme"), limits=Limits(budget=Budget(1e6))))
+    keep_tenant(served, Tenant(TenantId("acme"), limits=TenantLimits(budget=Budget(1e6))))
     assert httpx.post(
         f"{served.url}/admin/tenants/acme/isolation", json={"isolated": True}, headers=ADMIN
     ).status_code == 200  # fmt: skip

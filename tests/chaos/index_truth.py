@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from app.engines.mock.inventory import Content, Held, ask
+from app.engines.mock.inventory import Content, RankBlocks, ask
 from app.ids import PoolId
 from app.keys import Keys
 from app.kv.blocks import chain, media_key, root
@@ -89,7 +89,7 @@ def _differences(where: str, claimed: Iterable[bytes], unclaimed: Iterable[bytes
     yield from (f"{where}: {block.hex()} is there and not claimed" for block in unclaimed)
 
 
-def _names(held: Held, size: int) -> dict[int, bytes]:
+def _names(held: RankBlocks, size: int) -> dict[int, bytes]:
     """The engine's hashes → ours, of all that it holds."""
     names: dict[int, bytes] = {}
     for block in (*held.device, *held.host):

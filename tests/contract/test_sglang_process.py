@@ -302,10 +302,10 @@ def manager(*, has_requests: bool = False) -> MagicMock:
 
 async def test_kv_that_came_from_another_engine_is_not_computed_again() -> None:
     """SGLang would ask the engine of which it came, for requests that nobody routes any more."""
-    from app.engines.sglang.control import Control
+    from app.engines.sglang.control import SglangControl
 
     for role in ("prefill", "decode"):
-        control = Control(
+        control = SglangControl(
             lambda: manager(has_requests=True), make_pool("sglang", role=role), {"device": "cpu"}, asyncio.ensure_future
         )
         await control.pause("keep")
@@ -338,9 +338,9 @@ async def test_a_change_is_told_when_sglang_dies() -> None:
 async def test_a_sleep_that_would_free_nothing_or_lose_the_weights_is_refused_by_name(
     level: int, fields: dict[str, bool], missing: str
 ) -> None:
-    from app.engines.sglang.control import Control
+    from app.engines.sglang.control import SglangControl
 
-    control = Control(manager, make_pool("sglang"), fields, asyncio.ensure_future)
+    control = SglangControl(manager, make_pool("sglang"), fields, asyncio.ensure_future)
     with pytest.raises(RequestError, match=f"it needs {missing}."):
         await control.sleep(level, "wait")
 

@@ -81,7 +81,7 @@ async def test_new_weights_are_refused_where_a_connector_keeps_kv_of_the_old_one
     """One that the pool's args bring. What only hands KV over keeps none."""
     from vllm.config import KVTransferConfig
 
-    from app.engines.vllm.control import Control
+    from app.engines.vllm.control import VllmControl
     from app.engines.vllm.tiers.config import tells_of_tiers
 
     config: Any = SimpleNamespace(kv_transfer_config=transfer and KVTransferConfig(**transfer))
@@ -90,7 +90,7 @@ async def test_new_weights_are_refused_where_a_connector_keeps_kv_of_the_old_one
         vllm_config=config, pause_generation=AsyncMock(), collective_rpc=AsyncMock(),
         reset_prefix_cache=AsyncMock(return_value=True), update_weight_version=AsyncMock(),
     )  # fmt: skip
-    control = Control(lambda: engine, "/model")
+    control = VllmControl(lambda: engine, "/model")
     await control.pause("wait")
     if not tells:
         await control.update_weights("v1", None)

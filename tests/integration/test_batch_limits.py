@@ -22,7 +22,7 @@ from app.tenants.charge import Charge
 from app.tenants.cost import Used
 from app.tenants.directory import Directory
 from app.tenants.ledger import Ledger, spent
-from app.tenants.limit_table import Budget, Limits
+from app.tenants.limit_table import Budget, TenantLimits
 from app.tenants.rates_and_budgets import of_key, of_line
 from app.tenants.records import ApiKey, Client, Rate, Tenant
 from workers.batch.line_charge import LineCharge, expected
@@ -38,7 +38,7 @@ def ledger(wire: Wire) -> Ledger:
     return Ledger(wire, KEYS, API, Directory(wire, KEYS))
 
 
-def client(key: Limits = Limits(), team: Limits = Limits()) -> Client:  # noqa: B008 (frozen)
+def client(key: TenantLimits = TenantLimits(), team: TenantLimits = TenantLimits()) -> Client:  # noqa: B008 (frozen)
     return Client(Tenant(TenantId("red"), limits=team), KeyId("key_1"), "alice", key)
 
 
@@ -77,7 +77,7 @@ async def test_lines_over_the_limit_wait_and_leave_half_of_it_to_online_requests
     redis: "Redis", wire: Wire, owner: str
 ) -> None:
     """All processes draw on one account; when there is more, all lines pass, and none fails."""
-    limits, began = Limits(requests_per_min=10), time.monotonic()
+    limits, began = TenantLimits(requests_per_min=10), time.monotonic()
     one = client(limits) if owner == "key_1" else client(team=limits)
     turns = asyncio.Lock(), asyncio.Lock()  # of two batch workers
     tasks = [asyncio.create_task(Line(wire, one, turns[i % 2]).admit()) for i in range(12)]
@@ -94,7 +94,7 @@ async def test_lines_over_the_limit_wait_and_leave_half_of_it_to_online_requests
 
 
 async def test_batches_with_limits_of_their_own_leave_the_others_as_they_are(redis: "Redis", wire: Wire) -> None:
-    one = client(Limits(requests_per_min=5, tokens_per_min=1000, batch_requests_per_min=3))
+    one = client(TenantLimits(requests_per_min=5, tokens_per_min=1000, batch_requests_per_min=3))
     began = time.monotonic()
     tasks = [asyncio.create_task(Line(wire, one, asyncio.Lock(), 50).admit(500)) for _ in range(5)]
     assert 3 <= await passed(tasks, 3) <= 3 + (time.monotonic() - began) * 3 / 60
@@ -107,7 +107,7 @@ async def test_many_waiting_lines_ask_redis_as_often_as_one(redis: "Redis", wire
     counts: list[int] = []
     for lines in (1, 500):
         await redis.flushall()
-        one, turn, count = client(Limits(batch_requests_per_min=1)), asyncio.Lock(), 0
+        one, turn, count = client(TenantLimits(batch_requests_per_min=1)), asyncio.Lock(), 0
         await Line(wire, one, turn).admit()
         real = wire.execute_each
 
@@ -129,7 +129,9 @@ async def test_a_lines_expected_tokens_are_charged_first_and_corrected_by_its_an
     redis: "Redis", wire: Wire
 ) -> None:
     """Rates and budgets are charged so. A line that is asked again, because a worker went, is charged once."""
-    one = client(Limits(tokens_per_min=600, budget=Budget(10_000)))  # so few that what is charged stays to be seen
+    one = client(
+        TenantLimits(tokens_per_min=600, budget=Budget(10_000))
+    )  # so few that what is charged stays to be seen
     first, again = (Line(wire, one, asyncio.Lock(), 256) for _ in range(2))
     await first.admit(100)
     assert await left(redis, "tokens") == 600 - 356
@@ -147,7 +149,7 @@ async def test_a_lines_expected_tokens_are_charged_first_and_corrected_by_its_an
 
 async def test_a_try_that_no_worker_had_gives_its_request_back(redis: "Redis", wire: Wire) -> None:
     """A line that tries for hours while workers are away so uses up nothing."""
-    one = client(Limits(batch_requests_per_min=2))
+    one = client(TenantLimits(batch_requests_per_min=2))
     for _ in range(5):
         line = Line(wire, one, asyncio.Lock())
         await asyncio.wait_for(line.admit(), 5)
@@ -156,7 +158,7 @@ async def test_a_try_that_no_worker_had_gives_its_request_back(redis: "Redis", w
 
 async def test_lines_of_many_tokens_are_not_all_admitted_before_the_first_answer(redis: "Redis", wire: Wire) -> None:
     """Their answers together would be a debt that online requests of the key wait for."""
-    one, turn, began = client(Limits(tokens_per_min=1000)), asyncio.Lock(), time.monotonic()
+    one, turn, began = client(TenantLimits(tokens_per_min=1000)), asyncio.Lock(), time.monotonic()
     tasks = [asyncio.create_task(Line(wire, one, turn, 256).admit(2)) for _ in range(50)]
     assert 2 <= await passed(tasks, 2) <= 2 + (time.monotonic() - began) * 1000 / 60 / 258
     assert await left(redis, "tokens") > 0
@@ -170,7 +172,7 @@ async def test_lines_of_a_tenant_without_budget_are_tried_again_in_the_next_peri
 
     They don't wait here for as long: their part would keep others from the batch worker.
     """
-    one, turn, now = client(team=Limits(budget=Budget(100, "tokens", "day"))), asyncio.Lock(), clock.now()
+    one, turn, now = client(team=TenantLimits(budget=Budget(100, "tokens", "day"))), asyncio.Lock(), clock.now()
     await Line(wire, one, turn).admit(100)
     line = Line(wire, one, turn)
     for _ in range(2):
@@ -182,7 +184,7 @@ async def test_lines_of_a_tenant_without_budget_are_tried_again_in_the_next_peri
 
 async def test_lines_do_not_wait_for_a_budget_that_an_online_request_reserves(redis: "Redis", wire: Wire) -> None:
     """The online request may run for hours."""
-    one = client(Limits(budget=Budget(100)))
+    one = client(TenantLimits(budget=Budget(100)))
     online = Charge.of(ledger(wire), one)
     assert online is not None
     await online.admit(RequestId("r"), Used("m", 1), clock.now() + 60, 99)
@@ -195,7 +197,7 @@ async def test_lines_do_not_wait_for_a_budget_that_an_online_request_reserves(re
 
 async def test_a_line_cancelled_while_redis_is_asked_holds_nothing(redis: "Redis", wire: Wire) -> None:
     """Its part is given up, for example."""
-    one, real = client(Limits(batch_requests_per_min=5, budget=Budget(100))), wire.execute_each
+    one, real = client(TenantLimits(batch_requests_per_min=5, budget=Budget(100))), wire.execute_each
     line = Line(wire, one, asyncio.Lock())
     was_sent = asyncio.Event()
 
@@ -223,7 +225,7 @@ async def test_lines_have_the_limits_of_today_and_a_revoked_keys_those_it_had(re
     """Limits of the key and of its tenant, as Redis has them; the order remembers only the key's."""
     plan = GenerationPlan("cmpl-", MagicMock(Model), [[1]], [Sampling(1)], timeout_s=1)
     record = ApiKey("alice", b"12345678", 0.0, id=KeyId("key_1"), tenant=TenantId("red"), batch_requests_per_min=7)
-    team = Tenant(TenantId("red"), limits=Limits(budget=Budget(100)))
+    team = Tenant(TenantId("red"), limits=TenantLimits(budget=Budget(100)))
     await redis.hset(KEYS.api_keys(), "alice", encode(record))
     await redis.hset(KEYS.tenants(), "red", encode(team))
     book = ledger(wire)
@@ -248,16 +250,18 @@ async def test_lines_have_the_limits_of_today_and_a_revoked_keys_those_it_had(re
 async def test_lines_may_ask_for_what_their_client_may_today_and_a_revoked_keys_for_no_more(
     redis: "Redis", wire: Wire
 ) -> None:
-    record = ApiKey("alice", b"12345678", 0.0, id=KeyId("key_1"), tenant=TenantId("red"), more=Limits(max_tokens=9))
+    record = ApiKey(
+        "alice", b"12345678", 0.0, id=KeyId("key_1"), tenant=TenantId("red"), more=TenantLimits(max_tokens=9)
+    )
     await redis.hset(KEYS.api_keys(), "alice", encode(record))
-    await redis.hset(KEYS.tenants(), "red", encode(Tenant(TenantId("red"), limits=Limits(models=["small"]))))
+    await redis.hset(KEYS.tenants(), "red", encode(Tenant(TenantId("red"), limits=TenantLimits(models=["small"]))))
     book = ledger(wire)
-    limits, old = LineLimits(book), replace(order(), within=Limits(models=["large", "small"], max_tokens=5))
+    limits, old = LineLimits(book), replace(order(), within=TenantLimits(models=["large", "small"], max_tokens=5))
     await book.directory.refresh()
-    assert limits.within(old) == Limits(models=["small"], max_tokens=9)
+    assert limits.within(old) == TenantLimits(models=["small"], max_tokens=9)
     await redis.hdel(KEYS.api_keys(), "alice")
     await book.directory.refresh()
-    assert limits.within(old) == Limits(models=["small"], max_tokens=5)
+    assert limits.within(old) == TenantLimits(models=["small"], max_tokens=5)
     assert limits.within(replace(old, key=KeyId(""))) == old.within, "no keys are required"
 
 
@@ -269,7 +273,7 @@ async def test_a_line_whose_batch_worker_died_is_charged_by_the_next_one_alone(
 
     `wakes`: it only stood still, and ends its try later.
     """
-    one, turn = client(Limits(requests_per_min=10, budget=Budget(10_000))), asyncio.Lock()
+    one, turn = client(TenantLimits(requests_per_min=10, budget=Budget(10_000))), asyncio.Lock()
     dead = Line(wire, one, turn, 256, "batch_1-7-0")
     await dead.admit(10)
     here = Line(wire, one, turn, 256, "batch_1-7-0", ApiId("bbbbbbbb"))
@@ -290,7 +294,7 @@ async def test_lines_that_nobody_answers_any_more_get_back_what_dead_workers_wer
     plan = GenerationPlan("cmpl-", MagicMock(Model), [[1]], [Sampling(1)], timeout_s=1)
     record = ApiKey("alice", b"12345678", 0.0, id=KeyId("key_1"), tenant=TenantId("red"), batch_requests_per_min=10)
     await redis.hset(KEYS.api_keys(), "alice", encode(record))
-    await redis.hset(KEYS.tenants(), "red", encode(Tenant(TenantId("red"), limits=Limits(budget=Budget(10_000)))))
+    await redis.hset(KEYS.tenants(), "red", encode(Tenant(TenantId("red"), limits=TenantLimits(budget=Budget(10_000)))))
     dead, here = (Ledger(wire, KEYS, ApiId(name), Directory(wire, KEYS)) for name in ("aaaaaaaa", "bbbbbbbb"))
     for book in (dead, here):
         await book.directory.refresh()
@@ -314,7 +318,7 @@ async def test_without_redis_a_line_tries_again_later(redis: "Redis", wire: Wire
 
     wire.execute_each = away  # type: ignore[method-assign]
     with pytest.raises(StoreDown):
-        await Line(wire, client(Limits(requests_per_min=5)), asyncio.Lock()).admit()
+        await Line(wire, client(TenantLimits(requests_per_min=5)), asyncio.Lock()).admit()
 
 
 def test_what_an_answer_may_get_is_what_routing_expects() -> None:

@@ -34,7 +34,7 @@ from app.messages.wire import encode
 from app.openai.batch_schemas import as_object
 from app.settings import load_settings
 from app.tenants.cost import Used
-from app.tenants.limit_table import UNLIMITED, Budget, Limits
+from app.tenants.limit_table import UNLIMITED, Budget, TenantLimits
 from app.tenants.records import ApiKey
 from tests.stack import mock_pool, wait_until
 from workers.batch.batch_worker import BatchWorker
@@ -71,7 +71,7 @@ def batch_workers(redis: Redis, store_url: str, tmp_path: Path) -> Iterator[list
         batch_worker.close()
 
 
-def created(batch_worker: BatchWorker, key: str = "", within: Limits = UNLIMITED) -> BatchId:
+def created(batch_worker: BatchWorker, key: str = "", within: TenantLimits = UNLIMITED) -> BatchId:
     now, id_ = int(time.time()), new_batch_id()
     order = BatchOrder(
         id_, KeyId(key), "/v1/completions", FileId("file-1"), "24h", now, now + 86_400, within=within
@@ -109,7 +109,7 @@ def finalizing(batch_worker: BatchWorker, storage: Storage) -> BatchId:
     return batch
 
 
-def validating(batch_worker: BatchWorker, storage: Storage, raw: bytes, within: Limits = UNLIMITED) -> BatchId:
+def validating(batch_worker: BatchWorker, storage: Storage, raw: bytes, within: TenantLimits = UNLIMITED) -> BatchId:
     """Makes a batch of that input file, which nobody has looked at yet."""
     batch = created(batch_worker, within=within)
     storage.put("files/file-1", raw)
@@ -320,7 +320,7 @@ def test_batches_that_are_validated_at_once_do_not_pass_their_limit_together(
 ) -> None:
     """Nobody knows how many lines they have while they are validated."""
     slow, other = batch_workers
-    raw, most = b"\n".join(map(request, range(3))), Limits(batch_lines=5)
+    raw, most = b"\n".join(map(request, range(3))), TenantLimits(batch_lines=5)
     first, second, third = (validating(slow, storage, raw, most) for _ in range(3))
     count = slow._batch_store.count_lines
 
@@ -597,7 +597,7 @@ def test_a_client_is_not_charged_for_lines_in_flight_with_which_a_batch_worker_d
     redis: Redis, batch_workers: list[BatchWorker], storage: Storage, ending: str
 ) -> None:
     """Nobody answers the lines any more, and nobody gave back what their answers were expected to cost."""
-    key = ApiKey("alice", b"12345678", 0.0, id=KeyId("key_1"), more=Limits(budget=Budget(10_000)))
+    key = ApiKey("alice", b"12345678", 0.0, id=KeyId("key_1"), more=TenantLimits(budget=Budget(10_000)))
     redis.hset(KEYS.api_keys(), "alice", encode(key))
     dead, batch_worker = batch_workers
     batch = in_progress(batch_worker, storage, parts=1, key="key_1")

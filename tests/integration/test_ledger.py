@@ -15,7 +15,7 @@ from app.tenants.charge import Charge, returned
 from app.tenants.cost import Used
 from app.tenants.directory import Directory
 from app.tenants.ledger import Ledger, spent
-from app.tenants.limit_table import Budget, Limits
+from app.tenants.limit_table import UNLIMITED, Budget, TenantLimits
 from app.tenants.rates_and_budgets import of_key, of_tenant
 from app.tenants.records import Client, Price, Tenant
 from app.tenants.registry import Registry
@@ -28,7 +28,9 @@ ONE, TWO = ApiId("aaaaaaaa"), ApiId("bbbbbbbb")  # API replicas
 MODEL = "m"
 
 
-def client(key: Limits = Limits(), team: Limits = Limits(), name: str = "alice", of: str = "red") -> Client:  # noqa: B008 (frozen)
+def client(
+    key: TenantLimits = UNLIMITED, team: TenantLimits = UNLIMITED, name: str = "alice", of: str = "red"
+) -> Client:
     return Client(Tenant(TenantId(of), limits=team), KeyId(name), name, key)
 
 
@@ -62,12 +64,12 @@ async def admitted(book: Ledger, of: Client, prompt: int = 1, **used: Any) -> bo
     return True
 
 
-def limited(rpm: int | None = None, tpm: int | None = None, **others: Any) -> Limits:
-    return Limits(requests_per_min=rpm, tokens_per_min=tpm, **others)
+def limited(rpm: int | None = None, tpm: int | None = None, **others: Any) -> TenantLimits:
+    return TenantLimits(requests_per_min=rpm, tokens_per_min=tpm, **others)
 
 
-def tokens_a_day(amount: float) -> Limits:
-    return Limits(budget=Budget(amount, "tokens", "day"))
+def tokens_a_day(amount: float) -> TenantLimits:
+    return TenantLimits(budget=Budget(amount, "tokens", "day"))
 
 
 async def of_budget(redis: "Redis", account: str) -> float:
@@ -205,7 +207,7 @@ async def test_money_is_of_cached_and_uncached_tokens_of_answers_and_of_pictures
     The prompt is charged as if nothing were cached, and corrected.
     """
     prices = {MODEL: Price(2.0, 0.5, 8.0, 0.04)}
-    book, one = ledger(wire, prices=prices), client(Limits(budget=Budget(1.0, "money", "month")))
+    book, one = ledger(wire, prices=prices), client(TenantLimits(budget=Budget(1.0, "money", "month")))
     first = await Asked(book, one).begin(1000)
     assert await of_budget(redis, "alice") == pytest.approx(0.002)
     await first.end(1000, 100, cached=600)
@@ -228,7 +230,7 @@ async def test_a_budget_of_another_unit_or_period_begins_anew(redis: "Redis", wi
     assert await admitted(book, client(tokens_a_day(10)), 10)
     assert not await admitted(book, client(tokens_a_day(10)), 1)
     assert await admitted(book, client(tokens_a_day(11)), 1)
-    assert await admitted(book, client(Limits(budget=Budget(5, "tokens", "week"))), 5)
+    assert await admitted(book, client(TenantLimits(budget=Budget(5, "tokens", "week"))), 5)
     assert await of_budget(redis, "alice") == 5
 
 
@@ -237,7 +239,7 @@ async def test_what_began_within_another_budget_neither_counts_in_the_new_one_no
 ) -> None:
     book = ledger(wire, prices={MODEL: Price(input=1e6)})
     running = [await Asked(book, client(tokens_a_day(1000))).begin(10, answer=400) for _ in range(2)]
-    new = client(Limits(budget=Budget(100, "money", "day")))
+    new = client(TenantLimits(budget=Budget(100, "money", "day")))
     assert await admitted(book, new, 60), "800 tokens are no money"
     await running[0].end(10, 300)
     assert await of_budget(redis, "alice") == 60
@@ -301,7 +303,7 @@ async def test_what_a_dead_replica_has_reserved_is_free_and_an_adopted_answers_i
 ) -> None:
     """The replica's lost lease frees the one; the new owner keeps the other reserved until its answer has ended."""
     other = Wire(redis)
-    here, there, one = ledger(wire), ledger(other, TWO), client(Limits(budget=Budget(1000, "money")))
+    here, there, one = ledger(wire), ledger(other, TWO), client(TenantLimits(budget=Budget(1000, "money")))
     for book in (here, there):
         book.directory.registry = Registry(prices={MODEL: Price(output=1e6)})
         await redis.set(KEYS.api(book.api), "1")
@@ -354,7 +356,7 @@ async def test_what_no_worker_had_costs_nothing_but_the_request(redis: "Redis", 
 
 async def test_nothing_stays_of_what_was_refused_when_it_was_to_be_kept(redis: "Redis", wire: Wire) -> None:
     """Unless Redis may have kept it all the same: else each refusal would take room for a day."""
-    of = client(Limits(parallel=1))
+    of = client(TenantLimits(parallel=1))
     for error, record_count in ((KeptFull("full"), 0), (StoreFull(), 0), (StoreDown(), 1)):
         request = await Asked(ledger(wire), of, outlives=True).begin(5)
         with pytest.raises(type(error)):
@@ -366,7 +368,7 @@ async def test_nothing_stays_of_what_was_refused_when_it_was_to_be_kept(redis: "
 async def test_no_more_run_at_once_than_may_and_an_end_makes_room(redis: "Redis", wire: Wire) -> None:
     """The limit holds over all replicas."""
     other = Wire(redis)
-    books, one = (ledger(wire), ledger(other, TWO)), client(team=Limits(parallel=3))
+    books, one = (ledger(wire), ledger(other, TWO)), client(team=TenantLimits(parallel=3))
     await redis.set(KEYS.api(ONE), "1")
     await redis.set(KEYS.api(TWO), "1")
     running = [await Asked(books[i % 2], one).begin() for i in range(3)]
@@ -383,7 +385,7 @@ async def test_no_more_run_at_once_than_may_and_an_end_makes_room(redis: "Redis"
 async def test_places_of_a_dead_replica_are_free_and_those_of_a_living_one_are_not(redis: "Redis", wire: Wire) -> None:
     """The places of a request whose deadline is over are free too."""
     other = Wire(redis)
-    here, there, one = ledger(wire), ledger(other, TWO), client(Limits(parallel=2))
+    here, there, one = ledger(wire), ledger(other, TWO), client(TenantLimits(parallel=2))
     for api in (ONE, TWO):
         await redis.set(KEYS.api(api), "1")
     await Asked(here, one).begin()
@@ -392,7 +394,7 @@ async def test_places_of_a_dead_replica_are_free_and_those_of_a_living_one_are_n
     await redis.delete(KEYS.api(TWO))
     assert await admitted(here, one)
     assert not await admitted(here, one)
-    late = client(Limits(parallel=1), name="late")
+    late = client(TenantLimits(parallel=1), name="late")
     await Asked(here, late).begin(ends_in_s=-61)
     assert await admitted(here, late)
     other.close()
@@ -400,7 +402,7 @@ async def test_places_of_a_dead_replica_are_free_and_those_of_a_living_one_are_n
 
 async def test_just_after_redis_was_away_a_missing_lease_frees_no_place(redis: "Redis", wire: Wire) -> None:
     """All leases have expired by then, of those who live as well."""
-    there, one = ledger(wire, TWO), client(Limits(parallel=1))
+    there, one = ledger(wire, TWO), client(TenantLimits(parallel=1))
     await Asked(there, one).begin()
     unsteady = Wire(redis, steady_after_s=60)
     await unsteady.execute([("PING",)])
@@ -492,12 +494,12 @@ async def test_the_list_of_what_is_to_be_settled_is_bounded(
 
 async def test_a_client_without_limits_has_nothing_to_charge(redis: "Redis", wire: Wire) -> None:
     """Its requests thus cost no call to Redis."""
-    assert Charge.of(ledger(wire), client(Limits(models=["m"], file_quota=7, batch_requests_per_min=3))) is None
+    assert Charge.of(ledger(wire), client(TenantLimits(models=["m"], file_quota=7, batch_requests_per_min=3))) is None
 
 
 async def test_a_request_admitted_before_its_tokens_are_known_counts_once(redis: "Redis", wire: Wire) -> None:
     """Repeated admissions count once, together with the usual one, which then charges the tokens."""
-    book, alice = ledger(wire), client(limited(rpm=3, parallel=1), Limits(budget=Budget(1000, "tokens", "day")))
+    book, alice = ledger(wire), client(limited(rpm=3, parallel=1), TenantLimits(budget=Budget(1000, "tokens", "day")))
     early = Admission(book, alice, 60)
     for _ in range(3):
         await early.take()
@@ -523,7 +525,7 @@ async def test_a_request_is_charged_the_most_that_it_may_have_until_its_tokens_a
 
     No worker is asked about a picture of unknown size for a client that can't pay for it.
     """
-    book, alice = ledger(wire), client(limited(rpm=2, parallel=1), Limits(budget=Budget(1000, "tokens", "day")))
+    book, alice = ledger(wire), client(limited(rpm=2, parallel=1), TenantLimits(budget=Budget(1000, "tokens", "day")))
     early = Admission(book, alice, 60)
     await early.take()
     await early.take(Used(MODEL, 900))

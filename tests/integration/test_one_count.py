@@ -27,7 +27,7 @@ from app.telemetry import TENANT_TOKENS, Meters
 from app.tenants.charge import Charge
 from app.tenants.directory import Directory
 from app.tenants.ledger import Ledger
-from app.tenants.limit_table import Budget, Limits
+from app.tenants.limit_table import Budget, TenantLimits
 from app.tenants.records import Client, Tenant
 from app.tokenizing.tokenizer import load_tokenizer
 from app.usage.outbox import UsageOutbox
@@ -150,7 +150,7 @@ async def test_the_ledger_the_usage_record_and_the_metrics_have_one_number_of_to
     for name in ("w1", "w2"):
         await register(redis, KEYS, name)
     tenant = TenantId("counted")
-    client = Client(Tenant(tenant), KeyId("k"), "k", Limits(budget=Budget(1e9)))
+    client = Client(Tenant(tenant), KeyId("k"), "k", TenantLimits(budget=Budget(1e9)))
     before, answer_tokens, epoch = metered(tenant), 0, 0
     out: dict[int, ChoiceOutput] = {}  # the kept log
     id_, came = new_request_id("chatcmpl-", ApiId("aaaaaaaa")), clock.now()

@@ -12,7 +12,7 @@ import pytest_asyncio
 from msgspec.structs import replace
 
 from app.errors import RequestError
-from app.media.limits import Limits
+from app.media.limits import MediaLimits
 from app.media.loader import MediaLoader
 from app.media.sound import decode_sound
 from app.settings import Settings
@@ -26,7 +26,7 @@ async def loader(tmp_path: Path) -> AsyncIterator[Loader]:
     loaders: list[MediaLoader] = []
 
     def make(**changes: float) -> MediaLoader:
-        limits = Limits.of(Settings(pools_file=tmp_path / "none"))
+        limits = MediaLimits.of(Settings(pools_file=tmp_path / "none"))
         loaders.append(MediaLoader(replace(limits, **changes)))
         return loaders[-1]
 

@@ -16,7 +16,7 @@ from app.keys import Keys
 from app.kv.changes import Changes
 from app.kv.prefix_index import KvIndex
 from app.pools.schema import Pool
-from app.routing.candidates import Candidate, Limits
+from app.routing.candidates import Candidate, PlaceLimits
 from app.store import Wire, clock
 from app.store.scripts import COMING, FORGET_LOADS, FORGET_PROMPTS, PLACE, RELEASE
 from tests.integration.conftest import POOL, nobody_told, register
@@ -206,13 +206,13 @@ async def test_limits_can_be_changed_at_run_time(redis: "Redis", wire: Wire) -> 
     await register(redis, KEYS, "w1")
     reader = fleet(wire, busy={"queued_tokens": 5000})
     ((candidate,), *_) = astuple((await reader.read({POOL: []}))[POOL])
-    assert candidate.limits == Limits(10, None, 5000)
+    assert candidate.limits == PlaceLimits(10, None, 5000)
     await redis.hset(KEYS.limits(POOL), mapping={"active_blocks": "0.5", "max_queued": "3"})
     ((candidate,), *_) = astuple((await reader.read({POOL: []}))[POOL])
-    assert candidate.limits == Limits(3, 0.5, 5000)
+    assert candidate.limits == PlaceLimits(3, 0.5, 5000)
     await redis.hset(KEYS.limits(POOL), "max_queued", "many")
     ((candidate,), *_) = astuple((await reader.read({POOL: []}))[POOL])
-    assert candidate.limits == Limits(10, None, 5000)
+    assert candidate.limits == PlaceLimits(10, None, 5000)
 
 
 async def test_a_prefill_and_its_decode_are_reserved_in_one_write(redis: "Redis", wire: Wire) -> None:

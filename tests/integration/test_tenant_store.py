@@ -10,7 +10,7 @@ from app.keys import Keys
 from app.messages.wire import encode
 from app.store import Wire
 from app.tenants import audit
-from app.tenants.limit_table import Limits
+from app.tenants.limit_table import TenantLimits
 from app.tenants.records import ApiKey, Price, Tenant
 from app.tenants.registry import (
     Registry,
@@ -37,7 +37,11 @@ async def change(wire: Wire, before: Registry, *changes: Any) -> bool:
 
 
 async def test_tenants_keys_and_prices_change_together(redis: "Redis", wire: Wire) -> None:
-    blue, key, price = Tenant("blue", limits=Limits(parallel=3)), ApiKey("a", b"1" * 32, 1.0), Price(1.0, output=2.5)
+    blue, key, price = (
+        Tenant("blue", limits=TenantLimits(parallel=3)),
+        ApiKey("a", b"1" * 32, 1.0),
+        Price(1.0, output=2.5),
+    )
     assert await change(wire, await read(wire), put_tenant(blue), put_key(key), put_price("m", price))
     now = await read(wire)
     assert (now.tenants, now.keys, now.prices) == ({"blue": blue}, {"a": key}, {"m": price})

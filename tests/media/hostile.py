@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import msgspec
 
 from app.errors import RequestError
-from app.media.limits import Limits
+from app.media.limits import MediaLimits
 from app.media.loader import MediaLoader
 from app.media.source import MediaSource
 from app.settings import Settings
@@ -30,7 +30,7 @@ class Guards:
         self.server, self.folder = server, folder
         hosts = {"*", *(f"{name}:{port}" for name in NAMES for port in (server.port, server.silent_port))}
         usual = msgspec.structs.replace(
-            Limits.of(Settings()),
+            MediaLimits.of(Settings()),
             hosts=frozenset(hosts), networks=(ip_network(f"{OUTER}/32"),), size=SIZE, pixels=PIXELS, fetch_s=60.0,
             connect_s=30.0,
         )  # fmt: skip

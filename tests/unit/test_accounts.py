@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.ids import KeyId, TenantId
-from app.tenants.cost import Cost, Used, cost, price_of
-from app.tenants.limit_table import Budget, Limits, Period
+from app.tenants.cost import Expense, Used, cost, price_of
+from app.tenants.limit_table import Budget, Period, TenantLimits
 from app.tenants.rates_and_budgets import (
     Account,
     Kind,
@@ -69,7 +69,7 @@ def test_a_cost_is_linear_and_of_each_token_once(
     hit = min(prompt, cached)
     of_hit = price.input if price.cached_input is None else price.cached_input
     money = ((prompt - hit) * price.input + hit * of_hit + completion * price.output) / 1e6 + pictures * price.image
-    assert cost(usage, price) == Cost(prompt + completion, pytest.approx(money))
+    assert cost(usage, price) == Expense(prompt + completion, pytest.approx(money))
     assert cost(usage, Price()).money == 0
 
 
@@ -80,7 +80,7 @@ def test_an_adapter_without_a_price_has_that_of_its_model() -> None:
     assert price_of({"m": base}, Used("other")) == Price()
 
 
-def client(key: Limits = Limits(), team: Limits = Limits()) -> Client:  # noqa: B008 (frozen)
+def client(key: TenantLimits = TenantLimits(), team: TenantLimits = TenantLimits()) -> Client:  # noqa: B008 (frozen)
     return Client(Tenant(TenantId("red"), limits=team), KeyId("key_1"), "alice", key)
 
 
@@ -88,7 +88,7 @@ def client(key: Limits = Limits(), team: Limits = Limits()) -> Client:  # noqa: 
 def test_who_has_no_limits_has_no_accounts(data: st.DataObject) -> None:
     """A client without limits costs no call."""
     each = st.builds(
-        Limits,
+        TenantLimits,
         requests_per_min=st.none() | st.just(5),
         tokens_per_min=st.none() | st.just(5),
         parallel=st.none() | st.just(5),
@@ -105,8 +105,8 @@ def test_who_has_no_limits_has_no_accounts(data: st.DataObject) -> None:
 def test_lines_share_rates_and_leave_half_or_have_rates_of_their_own_and_budgets_are_common() -> None:
     """The rules are the same for the key and the tenant."""
     budget = Budget(7)
-    tenant_limits = Limits(requests_per_min=4, tokens_per_min=9, parallel=2, budget=budget)
-    own = Limits(requests_per_min=4, batch_tokens_per_min=3, budget=budget)
+    tenant_limits = TenantLimits(requests_per_min=4, tokens_per_min=9, parallel=2, budget=budget)
+    own = TenantLimits(requests_per_min=4, batch_tokens_per_min=3, budget=budget)
     key, team = of_line(client(tenant_limits, own))
     assert (key.name, key.rates, key.requests, key.tokens, key.spared) == ("key_1", "key_1", 4, 9, 0.5)
     assert (team.rates, team.requests, team.tokens, team.spared) == ("tenant/red:batch", 0, 3, 0.0)

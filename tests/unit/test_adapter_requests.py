@@ -22,7 +22,7 @@ from app.messages.lease import AdapterReport, Grid, Lease, Worker, decode_lease
 from app.messages.wanted import Adapter
 from app.messages.wire import encode
 from app.pools.schema import Pool, PoolsFile
-from app.routing.candidates import Candidate, Limits
+from app.routing.candidates import Candidate, PlaceLimits
 from app.runner.adapters_in_use import AdaptersInUse
 from app.store import Wire
 from tests.leases import pool_view
@@ -39,7 +39,7 @@ def worker(name: str, *adapters: str, slots: int = 4, pool: PoolId = POOL, **rep
     instance = Worker(
         WorkerId(name), pool, "both", "host", 1, 16, 1000, 8, 4096, max_adapters=slots, adapters=list(adapters)
     )
-    return Candidate(Lease(instance, adapters=AdapterReport(**report)), Limits(max_queued=4))
+    return Candidate(Lease(instance, adapters=AdapterReport(**report)), PlaceLimits(max_queued=4))
 
 
 def request(adapter: Adapter | None) -> InFlight:

@@ -6,7 +6,7 @@ import pytest
 
 from app.anthropic.schemas import MessagesRequest
 from app.dispatch.asking import Asking
-from app.dispatch.models.aliases import Aliases, Turn, choose, shared
+from app.dispatch.models.aliases import Aliases, AliasTurn, choose, shared
 from app.dispatch.models.models import load_models
 from app.dispatch.runtime import Deployment
 from app.errors import RequestError, SettingsError
@@ -66,13 +66,13 @@ def test_without_a_fallback_the_primary_model_is_chosen_whatever_happens() -> No
 
 def test_a_request_that_was_refused_goes_elsewhere_unless_it_may_be_a_repeated_one() -> None:
     aliases = Aliases({"chat": Alias(primary="big", fallback="small")}, MODELS)
-    assert aliases.model("chat", None, Turn(refused="big")) == "small"
+    assert aliases.model("chat", None, AliasTurn(refused="big")) == "small"
     aliases.usable = lambda model: model != "big"
-    assert aliases.model("chat", None, Turn()) == "small"
-    assert aliases.model("chat", None, Turn(key="body", fixed=True)) == "big"
-    assert aliases.model("big", None, Turn()) == "big"  # a model's own name stands for itself
+    assert aliases.model("chat", None, AliasTurn()) == "small"
+    assert aliases.model("chat", None, AliasTurn(key="body", fixed=True)) == "big"
+    assert aliases.model("big", None, AliasTurn()) == "big"  # a model's own name stands for itself
     aliases.usable = lambda _: False  # as of a fraction of a second ago: the other model is tried anyway
-    assert aliases.model("chat", None, Turn(refused="big")) == "small"
+    assert aliases.model("chat", None, AliasTurn(refused="big")) == "small"
     assert aliases.has_other("chat", "big")
     assert not aliases.has_other("big", "big")
 
@@ -94,7 +94,7 @@ def test_an_adapter_may_stand_under_an_alias_and_its_fallback_answers_when_it_is
     assert aliases.problem("chat", alias) is None
     aliases.changed({b"chat": alias.model_dump_json().encode(), b"only": b'{"primary":"tuned","fallback":"small"}'})
     aliases.usable = models.__contains__
-    names = [(name, turn) for name in ("chat", "only") for turn in (Turn(), Turn(key="body", fixed=True))]
+    names = [(name, turn) for name in ("chat", "only") for turn in (AliasTurn(), AliasTurn(key="body", fixed=True))]
     assert [aliases.model(name, None, turn) for name, turn in names] == ["tuned"] * 4
     assert (aliases.primary("only"), aliases.has_other("only", "tuned")) == ("tuned", True)
     del models["tuned"]

@@ -14,7 +14,7 @@ from app.messages.job import Inputs, Job, KvTransfer, Painting, Sampling, Stage,
 from app.messages.kinds import StageKind
 from app.messages.lease import Lease, Worker
 from app.messages.trace import TracePlace
-from app.routing.candidates import Candidate, Cost, Decision, Limits, Option, Placement
+from app.routing.candidates import Candidate, Decision, Option, PlaceLimits, Placement, PlacementCost
 from app.tracing.span import Span
 from app.tracing.traceparent import read
 
@@ -124,8 +124,8 @@ def test_a_stage_is_within_its_attempt() -> None:
 def test_the_place_has_the_candidates_with_their_costs() -> None:
     """The costs are one text, because each attribute costs as much as a span."""
     worker = Worker(D, PoolId("pool-d"), "both", "host", 1, 16, 1000, 8, 4096)
-    option = Option(Candidate(Lease(worker), Limits(max_queued=4)), cached=3)
-    decision = Decision(Placement(PoolId("pool-d"), D, 0, 5, 20, 3), [(option, Cost(0.5, 0.25))])
+    option = Option(Candidate(Lease(worker), PlaceLimits(max_queued=4)), cached=3)
+    decision = Decision(Placement(PoolId("pool-d"), D, 0, 5, 20, 3), [(option, PlacementCost(0.5, 0.25))])
     spans = attempt_spans(attempt(None, HERE, decisions={"decode": decision}), ROOT)
     (place,) = [span for span in spans if span.name == "place"]
     assert (place.attributes["xylem.policy"], place.attributes["xylem.blocks_cached"]) == ("kv", 3)

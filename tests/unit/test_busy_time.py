@@ -5,7 +5,7 @@ from contextlib import ExitStack
 import pytest
 
 from app.runner import busy_time
-from app.runner.busy_time import BusyTime, Cost
+from app.runner.busy_time import BusyPart, BusyTime
 
 
 class Clock:
@@ -25,7 +25,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def test_requests_that_run_together_share_the_time_and_together_they_pay_all_of_it(clock: Clock) -> None:
     working = BusyTime()
-    first, second = Cost(working), Cost(working)
+    first, second = BusyPart(working), BusyPart(working)
     with ExitStack() as of_first:
         of_first.enter_context(working.one(first))
         clock.now += 2  # alone
@@ -40,7 +40,7 @@ def test_requests_that_run_together_share_the_time_and_together_they_pay_all_of_
 
 def test_a_request_that_gives_way_pays_only_while_it_runs(clock: Clock) -> None:
     working = BusyTime()
-    aside, online = Cost(working), Cost(working)
+    aside, online = BusyPart(working), BusyPart(working)
     for _ in range(2):
         with working.one(aside):
             clock.now += 1

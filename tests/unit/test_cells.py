@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from app.errors import SettingsError
 from app.ids import CellId
-from app.routing.candidates import Limits
+from app.routing.candidates import PlaceLimits
 from app.routing.cells import CellLoad, choose
 from app.settings import load_settings
 from tests.unit.test_policy import candidate
@@ -20,7 +20,7 @@ RNG = Random(1)
 
 def test_a_cells_load_is_that_of_its_workers_that_answer() -> None:
     """A draining worker, or one that only computes prompts, has no place for a request."""
-    limits = Limits(max_queued=4)  # beyond 8
+    limits = PlaceLimits(max_queued=4)  # beyond 8
     workers = [
         candidate("one", limits=limits, requests=3, tokens=100),
         candidate("two", limits=limits, requests=10, tokens=50),
@@ -32,9 +32,9 @@ def test_a_cells_load_is_that_of_its_workers_that_answer() -> None:
 
 
 @pytest.mark.parametrize("limits", [
-    Limits(max_queued=0), Limits(max_queued=100, queued_tokens=50), Limits(max_queued=100, active_blocks=0.5),
+    PlaceLimits(0), PlaceLimits(max_queued=100, queued_tokens=50), PlaceLimits(max_queued=100, active_blocks=0.5),
 ])  # fmt: skip
-def test_a_worker_at_any_of_its_limits_has_no_room(limits: Limits) -> None:
+def test_a_worker_at_any_of_its_limits_has_no_room(limits: PlaceLimits) -> None:
     assert CellLoad.of([candidate(limits=limits, requests=8, tokens=50, blocks=500)]).room == 0
 
 

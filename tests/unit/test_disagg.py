@@ -11,14 +11,14 @@ from app.errors import NoWorker
 from app.ids import PoolId, WorkerId
 from app.messages.lease import Lease, Speeds, Worker
 from app.pools.schema import Routing
-from app.routing.candidates import Ask, Candidate, Limits, Option
+from app.routing.candidates import Ask, Candidate, Option, PlaceLimits
 from app.routing.disagg import SplitPlacement, place_split, still_fits
 from app.routing.policy import loaded, place
 from tests.leases import changed
 
 ASK = Ask(prompt_tokens=4000, max_tokens=100)
 RULES = (Routing(), Routing())
-THRESHOLDS = Limits(8, remote_tokens=256, remote_wait_s=0.5)
+THRESHOLDS = PlaceLimits(8, remote_tokens=256, remote_wait_s=0.5)
 
 
 def lease(name: str, role: str, **changes: Any) -> Lease:
@@ -26,7 +26,7 @@ def lease(name: str, role: str, **changes: Any) -> Lease:
     return changed(Lease(worker, speeds=Speeds(10_000.0)), **changes)
 
 
-def option(role: str, *, cached: int = 0, limits: Limits = THRESHOLDS, name: str = "", **changes: Any) -> Option:
+def option(role: str, *, cached: int = 0, limits: PlaceLimits = THRESHOLDS, name: str = "", **changes: Any) -> Option:
     on_candidate = {k: v for k, v in changes.items() if k in Candidate.__struct_fields__}
     on_lease = {k: v for k, v in changes.items() if k not in on_candidate}
     return Option(Candidate(lease(name or role[0], role, **on_lease), limits, **on_candidate), cached, cached)
@@ -99,7 +99,7 @@ def test_without_a_threshold_the_choice_is_what_costs_all_together_less(
     queued: int, decoding: int, prompt: int
 ) -> None:
     """The cost in seconds is its own wait and that of each request whose next token waits for a prefill."""
-    free = Limits(8, remote_tokens=0)
+    free = PlaceLimits(8, remote_tokens=0)
     prefill = option("prefill", limits=free, tokens=queued)
     decode = option("decode", limits=free, requests=decoding)
     apart = decide([prefill], [decode], Ask(prompt, 100))
@@ -112,7 +112,7 @@ def test_without_a_threshold_the_choice_is_what_costs_all_together_less(
 
 def test_who_waits_for_a_prefill_is_not_delayed_by_another() -> None:
     """Four or two of the six requests here have their first token."""
-    free, quick = Limits(8, remote_tokens=0), Speeds(10_000.0, pulled_bytes_per_s=1e15)
+    free, quick = PlaceLimits(8, remote_tokens=0), Speeds(10_000.0, pulled_bytes_per_s=1e15)
     prefill = option("prefill", limits=free, requests=8, tokens=12_000)
     for waiting, apart in ((2, True), (4, False)):
         here = option("decode", limits=free, requests=6, waiting=waiting, pulls=500, max_running=1000, speeds=quick)
@@ -121,7 +121,7 @@ def test_who_waits_for_a_prefill_is_not_delayed_by_another() -> None:
 
 def test_a_pool_that_has_computed_nothing_is_as_fast_as_the_others() -> None:
     """A prompt would otherwise rather wait for a prefill worker than be the first that is computed here."""
-    free = Limits(8, remote_tokens=0)
+    free = PlaceLimits(8, remote_tokens=0)
     fast, unknown = Speeds(40_000.0), Speeds(0.0)
     prefill = option("prefill", limits=free, tokens=10_000, speeds=fast)
     assert decide([prefill], [option("decode", limits=free, speeds=unknown)]) is None

@@ -7,7 +7,7 @@ from app.kv.pages import Pages
 from app.messages.handoff import EmbeddingHandle
 from app.messages.lease import EngineState, Lease, Load, Speeds, Worker
 from app.messages.media import Media
-from app.routing.candidates import Candidate, Limits
+from app.routing.candidates import Candidate, PlaceLimits
 from app.routing.encoders import Encoded, choose_encoders
 
 POOL = PoolId("eyes")
@@ -18,7 +18,7 @@ def place(name: str, *, tokens: int = 0, draining: bool = False, requests: int =
     worker = Worker(WorkerId(name), POOL, "encode", "host", 1, **common_fields, media=["image"])
     speeds = Speeds(prefill_tokens_per_s=100.0)
     lease = Lease(worker, Load(), speeds, draining, state=EngineState(weights=weights))
-    return Candidate(lease, Limits(max_queued=4), tokens=tokens, requests=requests)
+    return Candidate(lease, PlaceLimits(max_queued=4), tokens=tokens, requests=requests)
 
 
 def pictures(*lengths: int) -> list[Media]:

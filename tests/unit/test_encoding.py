@@ -32,11 +32,11 @@ from app.openai import classify, cohere_embeddings, embeddings, rerank, score
 from app.openai.encoding import EncodingWriter, cosine, job_slices
 from app.pools.pools_file import load_pools
 from app.pools.schema import Pool, PoolsFile
-from app.routing.candidates import Ask, Candidate, Limits, Option
+from app.routing.candidates import Ask, Candidate, Option, PlaceLimits
 from app.routing.cost import new_blocks
 from app.runner.engine_factory import create_engine
 from app.settings import load_settings
-from app.tenants.limit_table import Limits as ClientLimits
+from app.tenants.limit_table import TenantLimits as ClientLimits
 
 
 @pytest.fixture(scope="module")
@@ -262,7 +262,7 @@ def encode_request(number: int, rank: int) -> EncodeRequest:
 def test_inputs_hold_no_blocks() -> None:
     """Nothing of them stays in an engine."""
     worker = Worker(WorkerId("w"), PoolId("pool"), "both", "host", 1, 16, 1000, 8, 4096)
-    option = Option(Candidate(Lease(worker), Limits(max_queued=1)))
+    option = Option(Candidate(Lease(worker), PlaceLimits(max_queued=1)))
     assert new_blocks(Ask(320, 0), option) > new_blocks(Ask(320, 0, holds=False), option) == 0
 
 

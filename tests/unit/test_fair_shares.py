@@ -12,11 +12,11 @@ from msgspec import Struct
 
 from app.ids import PoolId, TenantId, WorkerId
 from app.messages.lease import Lease, Speeds, Worker
-from app.routing.candidates import ALL, Candidate, Limits, Room
+from app.routing.candidates import ALL, Candidate, PlaceLimits, Room
 from app.routing.fair_line import FairLine
 from app.routing.fair_order import LEAST, Flow, next_flow, turns
 from app.routing.policy import is_full
-from app.routing.tenant_service import Change, Cost, Presence, TenantService
+from app.routing.tenant_service import Change, Presence, SeatCost, TenantService
 
 
 class Asked(Struct, frozen=True):
@@ -381,7 +381,7 @@ def test_turns_of_one_class_are_those_that_the_rule_of_all_gives(counts: list[in
 
 def place(seats: int, requests: int, request_s: float) -> Candidate:
     instance = Worker(WorkerId("w"), PoolId("p"), "both", "host", 1, 16, 1000, seats, 4096)
-    return Candidate(Lease(instance, speeds=Speeds(request_s=request_s)), Limits(max_queued=16), requests=requests)
+    return Candidate(Lease(instance, speeds=Speeds(request_s=request_s)), PlaceLimits(max_queued=16), requests=requests)
 
 
 def test_some_seats_are_kept_and_nothing_queues_where_tenants_share_a_place() -> None:
@@ -410,7 +410,7 @@ def test_a_flood_refuses_nobody_elses_requests() -> None:
 def test_a_cost_is_the_engines_time_divided_by_its_seats() -> None:
     """A full engine of 16 seats makes 16 tokens in a step of 10 ms and 16 · 0.5 ms: each costs a sixteenth of that."""
     speeds = Speeds(prefill_tokens_per_s=10_000.0, step_s=0.010, request_step_s=0.0005)
-    cost = Cost.of(1000, speeds, 16)
+    cost = SeatCost.of(1000, speeds, 16)
     assert abs(cost.seconds(100) - (0.1 + 100 * 0.018 / 16)) < 1e-9
     assert abs(cost.seconds(100, prompt_tokens=0) - 100 * 0.018 / 16) < 1e-9
 
@@ -422,6 +422,6 @@ def test_a_short_prompt_does_not_pay_for_the_step_in_which_others_decode() -> No
     speeds = Speeds(
         prefill_tokens_per_s=tokens_per_s, prefills_per_s=rate, busy=busy, step_s=0.010, request_step_s=0.0005
     )
-    assert abs(Cost.of(1000, speeds, 16).seconds(0) - 10 * 0.004) < 1e-9
+    assert abs(SeatCost.of(1000, speeds, 16).seconds(0) - 10 * 0.004) < 1e-9
     busy_speeds = Speeds(prefill_tokens_per_s=100 / 0.022, prefills_per_s=40, busy=0.22, step_s=0.018)
-    assert Cost.of(100, busy_speeds, 16).seconds(0) > 0.002
+    assert SeatCost.of(100, busy_speeds, 16).seconds(0) > 0.002

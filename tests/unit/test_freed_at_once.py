@@ -21,7 +21,7 @@ from app.dispatch.models.models import Model
 from app.dispatch.observing.timeline import Timelines
 from app.dispatch.placing.placement_round import PlacementRound
 from app.engines.base import GenerateRequest
-from app.engines.mock.choice import Choice
+from app.engines.mock.choice import MockChoice
 from app.engines.mock.engine import MockEngine
 from app.errors import NoWorker, XylemError
 from app.ids import ApiId, PoolId, RequestId, RunId, WorkerId
@@ -32,7 +32,7 @@ from app.messages.lease import Lease, Worker
 from app.openai.chat_writer import ChatWriter
 from app.openai.schemas import ChatRequest
 from app.pools.schema import Pool
-from app.routing.candidates import Candidate, Limits
+from app.routing.candidates import Candidate, PlaceLimits
 from app.telemetry import Meters
 from app.tokenizing.tokenizer import load_tokenizer
 from tests.leases import pool_view
@@ -198,7 +198,7 @@ async def test_a_round_is_freed_though_it_refused(prefill_groups: tuple[tuple[Po
         pools = {pool: Pool(model="m", engine="mock")}
         round_ = PlacementRound([inflight], pools, grids_of(pools))
         worker = Worker(WorkerId("w"), pool, "both", "host", 1, 16, 1000, 8, 4096, computes=not prefill_groups)
-        round_.views = {pool: pool_view([Candidate(Lease(worker, draining=True), Limits(max_queued=4))])}
+        round_.views = {pool: pool_view([Candidate(Lease(worker, draining=True), PlaceLimits(max_queued=4))])}
         with pytest.raises(NoWorker):
             round_.decide(inflight, Random(1), 0)
         return weakref.ref(round_)
@@ -207,7 +207,7 @@ async def test_a_round_is_freed_though_it_refused(prefill_groups: tuple[tuple[Po
 
 
 def choices() -> int:
-    return sum(type(one) is Choice for one in gc.get_objects())
+    return sum(type(one) is MockChoice for one in gc.get_objects())
 
 
 async def test_what_a_mock_engine_computed_is_freed_when_its_client_leaves() -> None:

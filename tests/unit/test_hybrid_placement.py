@@ -21,7 +21,7 @@ from app.messages.handoff import KvHandle
 from app.messages.job import Job, PartialOutput, Sampling
 from app.messages.lease import CacheGroup, Grid, Lease, Worker
 from app.pools.schema import Pool
-from app.routing.candidates import Candidate, Limits, Placement
+from app.routing.candidates import Candidate, PlaceLimits, Placement
 from tests.leases import pool_view
 from workers.engine.kv_indices import kv_indices, why_unindexed
 
@@ -46,7 +46,7 @@ def coming(first: list[int], second: list[int], grid: Grid | None = LINES, leave
     """Blocks that the first prompt, placed just before, will leave for the second."""
     in_flight = [asked(first), asked(second)]
     round_ = PlacementRound(in_flight, POOLS, {POOL: LINES})
-    round_.views = {POOL: pool_view([Candidate(lease(grid, leaves=leaves), Limits(4))])}
+    round_.views = {POOL: pool_view([Candidate(lease(grid, leaves=leaves), PlaceLimits(4))])}
     round_.decide(in_flight[0], Random(0), 0)
     return dict(round_._matches(in_flight[1], POOL).coming)
 

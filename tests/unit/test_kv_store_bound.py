@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from app.kv_store.block_store import Stored
+from app.kv_store.block_store import StoredBlock
 from app.kv_store.bound import superfluous
 from app.kv_store.uses import Uses, used
 
@@ -39,7 +39,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def clean(self) -> None:
-        removals = superfluous([Stored(path, BYTES, when) for path, when in self.store.items()], MOST, self.now)
+        removals = superfluous([StoredBlock(path, BYTES, when) for path, when in self.store.items()], MOST, self.now)
         assert bool(removals) == (len(self.store) * BYTES > MOST)
         for one in removals:
             del self.store[one.path]

@@ -16,7 +16,7 @@ from app.kv.groups import grids_of
 from app.messages.job import Grammar, Job, Sampling
 from app.messages.lease import Lease, Load, Speeds, Worker
 from app.pools.schema import Pool
-from app.routing.candidates import Limits, Matches
+from app.routing.candidates import Matches, PlaceLimits
 
 POOL, BLOCK, COUNT = PoolId("pool"), 16, 60
 POOLS = {POOL: Pool(model="m", engine="mock", block_size=BLOCK)}
@@ -76,7 +76,7 @@ def asked(random: Random) -> InFlight:
 async def test_it_costs_as_little_as_the_best_of_all(seed: int) -> None:
     """Any needs of the request are covered, also that nobody meets them or all are full; through a round of ten."""
     random = Random(seed)
-    fleet, limits = PoolFleet(), Limits(max_queued=random.randint(0, 3))
+    fleet, limits = PoolFleet(), PlaceLimits(max_queued=random.randint(0, 3))
     fleet.set(leases(random))
     fleet.candidates(entries(random), limits)
     candidates = fleet.candidates(entries(random), limits)  # the second time the lines follow
@@ -113,7 +113,7 @@ def test_where_one_of_many_loads_from_tiers_each_is_looked_at() -> None:
         fleet.set(
             lease_by_worker | {WorkerId("w7"): replace(lease, worker=replace(lease.worker, tier_block_bytes=size))}
         )
-        fleet.candidates(entries(random), Limits(max_queued=1))
+        fleet.candidates(entries(random), PlaceLimits(max_queued=1))
         assert (fleet.has_tiers, fleet.lines is None) == (has_tiers, has_tiers)
 
 
@@ -123,5 +123,5 @@ def test_a_worker_where_nothing_has_ended_yet_is_expected_to_hold_requests_as_lo
         worker = Worker(WorkerId(name), POOL, "both", "host", 1, BLOCK, 400, 2, 4096)
         lease_by_worker[worker.id] = Lease(worker, speeds=Speeds(request_s=seconds))
     fleet.set(lease_by_worker)
-    request_seconds = [c.lease.speeds.request_s for c in fleet.candidates({}, Limits(max_queued=1))]
+    request_seconds = [c.lease.speeds.request_s for c in fleet.candidates({}, PlaceLimits(max_queued=1))]
     assert request_seconds == [2.0, 4.0, 3.0]

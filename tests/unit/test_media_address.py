@@ -6,7 +6,7 @@ import pytest
 
 from app.errors import SettingsError
 from app.media.address import is_open
-from app.media.limits import Limits
+from app.media.limits import MediaLimits
 from app.media.refused import Refused
 from app.media.url import Target, parse_url, redirected
 from app.settings import load_settings
@@ -56,7 +56,7 @@ def test_settings_become_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty list of hosts is one, too."""
     monkeypatch.setenv("XYLEM_MEDIA_HOSTS", "")
     monkeypatch.setenv("XYLEM_MEDIA_NETWORKS", "10.0.0.0/8,fd00::/8")
-    limits = Limits.of(load_settings())
+    limits = MediaLimits.of(load_settings())
     assert limits.hosts == frozenset()
     assert limits.networks == (ip_network("10.0.0.0/8"), ip_network("fd00::/8"))
     assert (limits.size, limits.pixels, limits.count) == (16 * 2**20, 4096**2, 8)

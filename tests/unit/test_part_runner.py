@@ -22,7 +22,7 @@ from app.dispatch.runtime import Runtime
 from app.errors import DeadlineOver, HookDown, Saturated
 from app.ids import ApiId, BatchId, FileId
 from app.store.handling import Handling
-from app.tenants.limit_table import UNLIMITED, Limits
+from app.tenants.limit_table import UNLIMITED, TenantLimits
 from workers.batch.line_limits import LineLimits
 from workers.batch.part_runner import PartRunner
 
@@ -215,7 +215,7 @@ async def test_no_line_is_put_before_what_is_online(monkeypatch: pytest.MonkeyPa
     assert [(plan.aside, plan.priority) for plan in plans] == [(False, got), (True, got + 90)]
 
 
-def within(part: PartRunner, limits: Limits) -> None:
+def within(part: PartRunner, limits: TenantLimits) -> None:
     """Sets what its client may ask for from now on."""
     part._limits.within.return_value = limits  # type: ignore[attr-defined]
 
@@ -230,7 +230,7 @@ async def test_a_line_is_understood_within_the_limits_of_today(monkeypatch: pyte
     askings: list[Asking] = []
     part = Asked()
     part._endpoint = dataclasses.replace(part._endpoint, understand=understand)
-    within(part, today := Limits(max_tokens=2))
+    within(part, today := TenantLimits(max_tokens=2))
     with pytest.raises(InterruptedError):
         await part._request(BatchLine(1, "id", b"{}"))
     assert [(asking.asker.owner, asking.within) for asking in askings] == [("", today)]
@@ -238,7 +238,7 @@ async def test_a_line_is_understood_within_the_limits_of_today(monkeypatch: pyte
 
 async def test_lines_that_wait_are_understood_again_when_their_client_has_other_limits() -> None:
     """Lines wait for hours if a limit a minute is low. Lines on an engine are finished, as online requests are."""
-    part, other_limits = Asked(), Limits(models=["other"])
+    part, other_limits = Asked(), TenantLimits(models=["other"])
     within(part, UNLIMITED)
     part._ask([BatchLine(n, f"id-{n}", b"{}") for n in (1, 2, 3)])
     await asyncio.sleep(0)

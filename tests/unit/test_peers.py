@@ -18,7 +18,7 @@ from app.kv.groups import grids_of
 from app.messages.job import Job, PartialOutput, Sampling
 from app.messages.lease import Lease, Speeds, Worker
 from app.pools.schema import Pool, Routing
-from app.routing.candidates import Ask, Candidate, Limits, Matches, Option
+from app.routing.candidates import Ask, Candidate, Matches, Option, PlaceLimits
 from app.routing.cost import Fleet, kv_cost
 from app.routing.disagg import SplitPlacement
 from app.routing.peers import place_with_peer
@@ -38,7 +38,7 @@ def option(name: str, cached: int = 0, **changes: Any) -> Option:
         WorkerId(name), PoolId("pool"), "both", "host", 1, BLOCK, 4000, SEATS, 8192, block_bytes=2_000_000, peers=True
     )
     lease = changed(Lease(worker, speeds=Speeds(2_000.0, request_s=4.0)), **on_lease)
-    return Option(Candidate(lease, Limits(64, remote_tokens=128), **on_candidate), cached, cached)
+    return Option(Candidate(lease, PlaceLimits(64, remote_tokens=128), **on_candidate), cached, cached)
 
 
 def decide(*options: Option, ask: Ask = ASK) -> SplitPlacement | None:

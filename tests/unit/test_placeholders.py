@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from app.errors import SettingsError
-from app.media.placeholders import Pictures, pictures_of, sounds_of
+from app.media.placeholders import PictureFamily, pictures_of, sounds_of
 from app.pools.schema import Pool
 from app.tokenizing.tokenizer import load_tokenizer
 from tests.vlm import Kind, random_vlm
@@ -16,7 +16,7 @@ from tests.vlm import Kind, random_vlm
 SHAPES = [(112, 112), (60, 200), (300, 117), (1000, 700), (33, 500), (1, 1), (28, 28), (225, 224), (4096, 4095)]
 
 
-def of(kind: Kind, **given: Any) -> Pictures:
+def of(kind: Kind, **given: Any) -> PictureFamily:
     path = random_vlm(kind, weights=False)
     pictures = pictures_of(path, load_tokenizer(path, None, "file"), given)
     assert pictures is not None

@@ -17,7 +17,7 @@ from app.messages.kinds import GrammarKind, Role
 from app.messages.lease import Lease, Load, Worker, decode_lease
 from app.messages.wire import encode
 from app.pools.schema import Pool
-from app.routing.candidates import Candidate, Limits
+from app.routing.candidates import Candidate, PlaceLimits
 from tests.leases import pool_view
 
 POOL = PoolId("pool")
@@ -27,7 +27,7 @@ TAG = Grammar("tag", "{}")
 
 def worker(name: str, *grammars: GrammarKind, draining: bool = False) -> Candidate:
     instance = Worker(WorkerId(name), POOL, "both", "host", 1, 16, 1000, 8, 4096, grammars=list(grammars))
-    return Candidate(Lease(instance, draining=draining), Limits(max_queued=4))
+    return Candidate(Lease(instance, draining=draining), PlaceLimits(max_queued=4))
 
 
 async def placed(grammar: Grammar | None, *workers: Candidate, **sampling: Any) -> str:
@@ -47,7 +47,7 @@ def one_of_two(name: str, pool: PoolId, role: Role, **changes: Any) -> Candidate
     instance = Worker(
         WorkerId(name), pool, role, "host", 1, 16, 1000, 8, 4096, block_bytes=1, computes=role == "prefill"
     )
-    limits = Limits(max_queued=4, remote_tokens=10**6)
+    limits = PlaceLimits(max_queued=4, remote_tokens=10**6)
     return Candidate(Lease(msgspec.structs.replace(instance, **changes), Load(aside_most=1)), limits)
 
 

@@ -16,7 +16,7 @@ from app.planner.capacity import Demand, attained, mean, points
 from app.planner.decision import attainable, decide, drained
 from app.planner.forecast import DAY_S, forecast
 from app.planner.gpus import Asked, shared
-from app.planner.observed import EDGES, Histogram, Limits, Objective, SeenPool, SeenWorker, Speed, Traffic
+from app.planner.observed import EDGES, Histogram, Objective, ScaleLimits, SeenPool, SeenWorker, Speed, Traffic
 
 SPEED = Speed(prefill_tokens_per_s=30000, step_s=0.006, request_step_s=0.0004, seats=256, start_s=30)
 OBJECTIVE = Objective(ttft_s=0.5, itl_s=0.025)
@@ -51,7 +51,9 @@ def pool(wanted: int = 1, **more) -> SeenPool:
 
 def plan(traffic: Sequence[Traffic], seen: SeenPool, least: int = 0, most: int = 100):
     end = traffic[-1].begin + traffic[-1].seconds
-    (pool_plan,) = decide(end, {"m": traffic}, [seen], {"m": OBJECTIVE}, Limits({seen.pool: least}, {seen.pool: most}))
+    (pool_plan,) = decide(
+        end, {"m": traffic}, [seen], {"m": OBJECTIVE}, ScaleLimits({seen.pool: least}, {seen.pool: most})
+    )
     return pool_plan
 
 
@@ -96,7 +98,7 @@ def test_a_plan_is_within_its_limits_and_always_the_same(arrivals, wanted, least
 def test_gpus_are_never_more_than_there_are(asked, gpus):
     traffic = {str(i): steady(rate) for i, (rate, _, _) in enumerate(asked)}
     pools = [pool(workers, pool=PoolId(f"p{i}"), model=str(i), gpus=each) for i, (_, workers, each) in enumerate(asked)]
-    limits = Limits({p.pool: 1 for p in pools}, {p.pool: 30 for p in pools}, gpus)
+    limits = ScaleLimits({p.pool: 1 for p in pools}, {p.pool: 30 for p in pools}, gpus)
     plans = decide(600.0, traffic, pools, {str(i): OBJECTIVE for i in range(len(asked))}, limits)
     assert sum(pool_plan.workers * p.gpus for pool_plan, p in zip(plans, pools, strict=True)) <= gpus
 
@@ -190,10 +192,12 @@ def test_a_batch_keeps_workers_in_the_second_place() -> None:
     batch_pool, slow = pool(12, pool=PoolId("a"), model="a", aside=True), replace(SPEED, step_s=OBJECTIVE.itl_s * 1.03)
     late = pool(1, pool=PoolId("b"), model="b", speed=slow)
     traffic, bound = {"a": steady(5), "b": steady(50)}, {batch_pool.pool: 12, late.pool: 60}
-    plans = decide(600.0, traffic, [batch_pool, late], dict.fromkeys("ab", OBJECTIVE), Limits({}, bound, None))
+    plans = decide(600.0, traffic, [batch_pool, late], dict.fromkeys("ab", OBJECTIVE), ScaleLimits({}, bound, None))
     assert plans[0].reason == "batch"
     gpus = plans[1].workers + 2
-    bounded_plans = decide(600.0, traffic, [batch_pool, late], dict.fromkeys("ab", OBJECTIVE), Limits({}, bound, gpus))
+    bounded_plans = decide(
+        600.0, traffic, [batch_pool, late], dict.fromkeys("ab", OBJECTIVE), ScaleLimits({}, bound, gpus)
+    )
     assert [one.workers for one in bounded_plans] == [2, plans[1].workers]
 
 
@@ -214,13 +218,13 @@ def test_pools_that_can_not_serve_in_time_share_gpus_by_what_they_come_near_to(l
     slow = replace(SPEED, step_s=OBJECTIVE.itl_s * 1.03)
     pools = [pool(12, pool=PoolId(name), model=name, speed=slow) for name in "ab"]
     traffic = {"a": steady(120), "b": steady(50)}
-    limits = Limits({p.pool: least for p in pools}, {p.pool: 60 for p in pools})
+    limits = ScaleLimits({p.pool: least for p in pools}, {p.pool: 60 for p in pools})
     objectives = dict.fromkeys("ab", OBJECTIVE)
     alone = [pool_plan.workers for pool_plan in decide(600.0, traffic, pools, objectives, limits)]
     gpus = sum(alone) - 3
     shares = [
         pool_plan.workers
-        for pool_plan in decide(600.0, traffic, pools, objectives, Limits(limits.least, limits.most, gpus))
+        for pool_plan in decide(600.0, traffic, pools, objectives, ScaleLimits(limits.least, limits.most, gpus))
     ]
     assert sum(shares) == gpus
     assert all(has >= 0.7 * wants for has, wants in zip(shares, alone, strict=True))
@@ -299,7 +303,7 @@ def test_what_came_at_this_time_yesterday_is_expected_again():
 
 def test_prefill_and_decode_pools_are_planned_for_their_own_part():
     pools = [pool(1, pool=PoolId("p"), role="prefill"), pool(1, pool=PoolId("d"), role="decode")]
-    limits = Limits({p.pool: 1 for p in pools}, {p.pool: 50 for p in pools})
+    limits = ScaleLimits({p.pool: 1 for p in pools}, {p.pool: 50 for p in pools})
     prefill, decode = decide(600.0, {"m": steady(30)}, pools, {"m": OBJECTIVE}, limits)
     both = plan(steady(30), pool(1))
     assert 1 <= prefill.workers < both.workers

@@ -14,18 +14,18 @@ from app.errors import NoWorker, Saturated
 from app.ids import PoolId, WorkerId
 from app.messages.lease import Lease, Speeds, Worker
 from app.pools.schema import Policy, Routing
-from app.routing.candidates import Ask, Candidate, Limits, Option
+from app.routing.candidates import Ask, Candidate, Option, PlaceLimits
 from app.routing.cost import EXPECTED_ANSWER, load, new_blocks, uncached_tokens
 from app.routing.policy import can_serve, is_full, loaded, pick, place
 from tests.leases import changed
 
 ASK = Ask(prompt_tokens=100, max_tokens=50)
-LIMITS = Limits(max_queued=4)
+LIMITS = PlaceLimits(max_queued=4)
 KV, LEAST = Routing(), Routing(policy="least_loaded")
 POLICIES = get_args(Policy)
 
 
-def candidate(name: str = "w", *, limits: Limits = LIMITS, requests: int = 0, **changes: object) -> Candidate:
+def candidate(name: str = "w", *, limits: PlaceLimits = LIMITS, requests: int = 0, **changes: object) -> Candidate:
     """Changes are those of the candidate or of its lease."""
     worker = Worker(WorkerId(name), PoolId("pool"), "both", "host", 1, 16, 1000, 8, 4096)
     on_candidate = {k: v for k, v in changes.items() if k in Candidate.__struct_fields__}
@@ -42,7 +42,7 @@ def option(
 
 
 limits = st.builds(
-    Limits,
+    PlaceLimits,
     max_queued=st.integers(0, 20),
     active_blocks=st.none() | st.floats(0.1, 2),
     queued_tokens=st.none() | st.integers(1, 10**5),
@@ -297,12 +297,12 @@ def test_a_worker_is_full_by_any_of_its_limits() -> None:
     """Seats, blocks that requests hold (what it reports, where that is more), prompt tokens that wait."""
     assert not is_full(candidate(requests=11))
     assert is_full(candidate(requests=12))
-    half = Limits(max_queued=4, active_blocks=0.5)
+    half = PlaceLimits(max_queued=4, active_blocks=0.5)
     assert not is_full(candidate(limits=half, blocks=499))
     assert is_full(candidate(limits=half, blocks=500))
     assert is_full(candidate(limits=half, used_blocks=500))
     assert not is_full(candidate(limits=half, used_blocks=900, ranks=2))
-    short = Limits(max_queued=4, queued_tokens=1000)
+    short = PlaceLimits(max_queued=4, queued_tokens=1000)
     assert not is_full(candidate(limits=short, tokens=999))
     assert is_full(candidate(limits=short, tokens=1000))
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from app.ids import WorkerId
 from app.messages.lease import Speeds
 from app.pools.schema import Routing
-from app.routing.candidates import Ask, Candidate, Limits, Matches
+from app.routing.candidates import Ask, Candidate, Matches, PlaceLimits
 from app.routing.policy import place
 from tests.unit.test_policy import candidate
 
@@ -31,7 +31,7 @@ class Engine:
         self._room, self._used = room, 0  # blocks
         self._held: OrderedDict[tuple[str, int], int] = OrderedDict()
         self._line: list[tuple[float, int]] = []  # when each prompt is computed, and its tokens
-        self.alone = candidate(f"{number}", limits=Limits(100), block_size=_BLOCK, total_blocks=room)
+        self.alone = candidate(f"{number}", limits=PlaceLimits(100), block_size=_BLOCK, total_blocks=room)
 
     def has(self, what: str, beginning: int) -> bool:
         return (what, beginning) in self._held

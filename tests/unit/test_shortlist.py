@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from app.errors import NoWorker, Saturated
 from app.messages.lease import Speeds
 from app.pools.schema import Routing
-from app.routing.candidates import Ask, Candidate, Limits, Matches, Option
+from app.routing.candidates import Ask, Candidate, Matches, Option, PlaceLimits
 from app.routing.cost import Fleet, PoolSpeeds, kv_cost
 from app.routing.lines import Lines
 from app.routing.policy import affinity, can_serve, is_full, loaded, place
@@ -27,7 +27,7 @@ def fleets(draw: st.DrawFn) -> list[Candidate]:
     kinds = [
         candidate(
             "",
-            limits=Limits(draw(st.integers(0, 2))),
+            limits=PlaceLimits(draw(st.integers(0, 2))),
             block_size=BLOCK,
             total_blocks=draw(st.integers(PROMPT, 10 * PROMPT)),
             max_running=draw(st.integers(1, 4)),

@@ -22,7 +22,7 @@ from app.openai.transcription.formats import Transcript, as_json, as_text
 from app.openai.transcription.request import TranscriptionRequest, TranslationRequest, read_form
 from app.openai.transcription.segments import Segment, segments
 from app.pools.schema import Pool, PoolsFile
-from app.routing.candidates import Candidate, Limits
+from app.routing.candidates import Candidate, PlaceLimits
 from app.tokenizing.tokenizer import load_tokenizer
 from tests.leases import pool_view
 from tests.speech.whisper_like import whisper_like
@@ -196,7 +196,7 @@ def test_windows_are_spread_over_the_workers_and_weigh_what_is_heard() -> None:
     workers = [
         Candidate(
             Lease(Worker(WorkerId(name), POOL, "both", "host", 1, 32, 8192, 8, 448, media=["audio"])),
-            Limits(max_queued=4),
+            PlaceLimits(max_queued=4),
         )
         for name in ("a", "b", "c")
     ]  # fmt: skip

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from app.errors import ModelNotFound, RequestError
 from app.openai.schemas import ChatRequest
-from app.tenants.limit_table import UNLIMITED, Limits
+from app.tenants.limit_table import UNLIMITED, TenantLimits
 from app.tenants.limits import (
     answer_tokens,
     begun_before,
@@ -21,7 +21,7 @@ NUMBERS = st.none() | st.integers(1, 20)
 PRIORITIES = st.none() | st.integers(-20, 0)
 MODELS = st.none() | st.lists(st.sampled_from("abcd"), unique=True)
 LIMITS = st.builds(
-    Limits, models=MODELS, min_priority=PRIORITIES, default_priority=PRIORITIES, default_max_tokens=NUMBERS,
+    TenantLimits, models=MODELS, min_priority=PRIORITIES, default_priority=PRIORITIES, default_max_tokens=NUMBERS,
     max_tokens=NUMBERS, file_quota=NUMBERS, keep_bytes=NUMBERS, batch_lines=NUMBERS,
     expires=st.none() | st.floats(0, 100),
 )  # fmt: skip
@@ -32,13 +32,13 @@ def chat(**asked: object) -> ChatRequest:
 
 
 @given(LIMITS, LIMITS, st.sampled_from("abcde"))
-def test_a_model_has_to_be_allowed_by_both(tenant: Limits, key: Limits, model: str) -> None:
+def test_a_model_has_to_be_allowed_by_both(tenant: TenantLimits, key: TenantLimits, model: str) -> None:
     assert may_ask(together(tenant, key), model) == (may_ask(tenant, model) and may_ask(key, model))
 
 
 @given(LIMITS, LIMITS, st.integers(1, 25))
-def test_an_answer_that_either_refuses_is_refused(tenant: Limits, key: Limits, tokens: int) -> None:
-    def refuses(limits: Limits) -> bool:
+def test_an_answer_that_either_refuses_is_refused(tenant: TenantLimits, key: TenantLimits, tokens: int) -> None:
+    def refuses(limits: TenantLimits) -> bool:
         try:
             check_tokens(limits, chat(max_completion_tokens=tokens))
         except RequestError:
@@ -49,7 +49,7 @@ def test_an_answer_that_either_refuses_is_refused(tenant: Limits, key: Limits, t
 
 
 @given(LIMITS, LIMITS)
-def test_a_bound_is_the_smaller_of_both_and_the_latest_urgency(tenant: Limits, key: Limits) -> None:
+def test_a_bound_is_the_smaller_of_both_and_the_latest_urgency(tenant: TenantLimits, key: TenantLimits) -> None:
     both = together(tenant, key)
     for name in ("max_tokens", "file_quota", "keep_bytes", "batch_lines", "expires"):
         bounds = [v for v in (getattr(tenant, name), getattr(key, name)) if v is not None]
@@ -60,7 +60,7 @@ def test_a_bound_is_the_smaller_of_both_and_the_latest_urgency(tenant: Limits, k
 
 @given(LIMITS, LIMITS, NUMBERS)
 def test_what_a_request_does_not_say_is_never_above_what_it_may_say(
-    tenant: Limits, key: Limits, usual: int | None
+    tenant: TenantLimits, key: TenantLimits, usual: int | None
 ) -> None:
     both = together(tenant, key)
     tokens = answer_tokens(both, usual)
@@ -74,10 +74,10 @@ def test_what_a_request_does_not_say_is_never_above_what_it_may_say(
 
 def test_without_limits_nothing_is_made_for_a_request() -> None:
     """The request path looks by identity whether there is anything to do."""
-    assert together(Limits(), Limits()) is UNLIMITED
-    assert together(Limits(requests_per_min=3), Limits(tokens_per_min=5)) is UNLIMITED  # the ledger's
+    assert together(TenantLimits(), TenantLimits()) is UNLIMITED
+    assert together(TenantLimits(requests_per_min=3), TenantLimits(tokens_per_min=5)) is UNLIMITED  # the ledger's
 
 
 def test_a_key_may_have_no_model_at_all() -> None:
     with pytest.raises(ModelNotFound, match="'a' does not exist or you do not have access"):
-        check_model(together(Limits(models=["b"]), Limits(models=["a"])), "a")
+        check_model(together(TenantLimits(models=["b"]), TenantLimits(models=["a"])), "a")

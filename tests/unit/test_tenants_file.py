@@ -16,7 +16,7 @@ from app.ids import KeyId, TenantId
 from app.messages.wire import encode
 from app.tenants.api_keys import with_limits
 from app.tenants.diff import Plan, planned
-from app.tenants.limit_table import ROWS, Budget, Limits
+from app.tenants.limit_table import ROWS, Budget, TenantLimits
 from app.tenants.records import ApiKey, Price, Tenant, decode_api_key, decode_price, decode_tenant
 from app.tenants.registry import Registry
 from app.tenants.tenants_file import parsed
@@ -38,7 +38,7 @@ BUDGETS = st.builds(
     st.sampled_from(["day", "week", "month"]),
 )  # fmt: skip
 LIMITS = st.builds(
-    Limits, models=st.none() | st.lists(st.text("abc/-.", min_size=1), max_size=3), requests_per_min=COUNTS,
+    TenantLimits, models=st.none() | st.lists(st.text("abc/-.", min_size=1), max_size=3), requests_per_min=COUNTS,
     tokens_per_min=COUNTS, parallel=COUNTS, budget=st.none() | BUDGETS, min_priority=st.none() | st.integers(-100, -50),
     default_priority=st.none() | st.integers(-50, 100), default_max_tokens=st.none() | st.integers(1, 99),
     max_tokens=st.none() | st.integers(100, 9999), batch_requests_per_min=COUNTS, batch_tokens_per_min=COUNTS,
@@ -46,14 +46,14 @@ LIMITS = st.builds(
     expires=st.none() | st.integers(0, 2**33).map(float),
 )  # fmt: skip
 FEW = st.builds(
-    Limits, models=st.none() | st.just(["m"]), tokens_per_min=COUNTS, parallel=COUNTS, budget=st.none() | BUDGETS
+    TenantLimits, models=st.none() | st.just(["m"]), tokens_per_min=COUNTS, parallel=COUNTS, budget=st.none() | BUDGETS
 )  # fmt: skip
 TENANTS = st.builds(Tenant, st.just("t"), st.just(1.0), st.floats(0.01, 100), FEW, st.booleans())
 NAMES = st.sampled_from(["a", "b", "c", "default"])
 PRICES = st.builds(Price, st.floats(0, 99), st.none() | st.floats(0, 99), st.floats(0, 99), st.floats(0, 99))
 
 
-def key(name: str, tenant: str, limits: Limits) -> ApiKey:
+def key(name: str, tenant: str, limits: TenantLimits) -> ApiKey:
     api_key = ApiKey(name, hashlib.sha256(name.encode()).digest(), 1.0, id=KeyId(f"key_{name}"), tenant=tenant)  # type: ignore[arg-type]
     return with_limits(api_key, limits)
 
@@ -113,12 +113,12 @@ def applied(now: Registry, found: Plan) -> Registry:
 
 
 @given(LIMITS)
-def test_limits_that_are_shown_are_read_as_they_were(limits: Limits) -> None:
+def test_limits_that_are_shown_are_read_as_they_were(limits: TenantLimits) -> None:
     assert WantedLimits.model_validate(shown(limits)).limits() == limits
 
 
 @given(LIMITS)
-def test_the_command_line_reads_what_a_file_has(limits: Limits) -> None:
+def test_the_command_line_reads_what_a_file_has(limits: TenantLimits) -> None:
     """All values as texts."""
     texts = {name: ",".join(v) if isinstance(v, list) else str(v) for name, v in shown(limits).items()}
     if limits.models == []:
@@ -165,7 +165,7 @@ def test_a_key_with_the_same_digest_stays_the_owner_of_what_it_made(now: Registr
 
 def test_another_digest_under_a_name_is_another_key() -> None:
     """The new key does not get the files of the former."""
-    now = Registry(keys={"x": key("x", "default", Limits())})
+    now = Registry(keys={"x": key("x", "default", TenantLimits())})
     file = parsed(f"tenants: {{default: {{keys: {{x: {{sha256: {'a' * 64}}}}}}}}}", "f")
     (difference,) = plan(now, file).differences[-1:]
     assert (difference.kind, difference.target) == ("changed", "key x")
@@ -208,13 +208,18 @@ def test_a_file_whose_keys_cannot_be_is_refused(text: str, named: str) -> None:
 
 
 def test_a_key_of_before_keeps_its_name_with_a_slash() -> None:
-    now = Registry(keys={"x/": key("x/", "default", Limits())})
+    now = Registry(keys={"x/": key("x/", "default", TenantLimits())})
     (difference,) = plan(now, parsed("tenants: {default: {keys: {x/: {max_tokens: 5}}}}", "f")).differences[-1:]
     assert (difference.kind, difference.target) == ("changed", "key x/")
 
 
 def test_each_limit_is_an_option_of_its_own_and_in_all_descriptions() -> None:
-    assert list(ROWS) == list(Limits.__struct_fields__) == list(WantedLimits.model_fields) == list(Limited.model_fields)
+    assert (
+        list(ROWS)
+        == list(TenantLimits.__struct_fields__)
+        == list(WantedLimits.model_fields)
+        == list(Limited.model_fields)
+    )
     assert {name: field.description for name, field in WantedLimits.model_fields.items()} == {
         name: row.help for name, row in ROWS.items()
     }

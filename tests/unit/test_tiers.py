@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from app.ids import PoolId, WorkerId
 from app.messages.lease import Lease, Speeds, Worker
-from app.routing.candidates import Ask, Candidate, Limits, Matches, Option, Tiered
+from app.routing.candidates import Ask, Candidate, Matches, Option, PlaceLimits, Tiered
 from app.routing.cost import Fleet, kv_cost, missing_blocks, new_blocks, uncached_tokens
 from app.routing.tiers import Numbers, chains, load_s, worthwhile
 
@@ -18,7 +18,7 @@ WORKER = Worker(
     WorkerId("w"), PoolId("p"), "both", "host", 1, BLOCK, 1000, 8, 8192, kv_events=True, tier_block_bytes=BYTES
 )
 SPEEDS = Speeds(prefill_tokens_per_s=10_000.0, host_bytes_per_s=4e9, store_bytes_per_s=1e9)
-PLACE = Candidate(Lease(WORKER, speeds=SPEEDS), Limits(8))
+PLACE = Candidate(Lease(WORKER, speeds=SPEEDS), PlaceLimits(8))
 PLACES = [Numbers(1, 11, 100), Numbers(2, 12, 100), Numbers(3, 0, 0), Numbers(0, 14, 101)]
 
 

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 import structlog
 
-from app.engines.trtllm.args import EngineArgs, engine_args, merged
+from app.engines.trtllm.args import TrtllmArgs, engine_args, merged
 from app.errors import SettingsError
 from app.pools.schema import Pool
 from tests.trtllm.contract import contract
 
 
-def of(args: dict[str, Any] | None = None, **settings: Any) -> EngineArgs:
+def of(args: dict[str, Any] | None = None, **settings: Any) -> TrtllmArgs:
     return engine_args(Pool(model="m", engine="trtllm", args=args or {}, **settings))
 
 

@@ -16,8 +16,8 @@ from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.inflight import InFlight
 from app.dispatch.models.models import Model
+from app.dispatch.observing.request_usage import record_of
 from app.dispatch.observing.timeline import Timelines
-from app.dispatch.observing.usage import record_of
 from app.errors import Cancelled, RequestError
 from app.ids import ApiId, BatchId, KeyId, PoolId, RequestId, TenantId, WorkerId, line_id
 from app.messages.job import Sampling, Stage

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from app.errors import NoWorker, Saturated
 from app.pools.schema import Aside, Routing
-from app.routing.candidates import Ask, Limits, Option
+from app.routing.candidates import Ask, Option, PlaceLimits
 from app.routing.cost import EXPECTED_ANSWER, held_blocks
 from app.routing.policy import can_serve, is_full, loaded, place
 from app.routing.preemptible import FULL
@@ -86,7 +86,7 @@ def test_aside_requests_do_not_change_the_placement_of_online_ones(
 
 
 def test_blocks_of_aside_requests_count_as_free() -> None:
-    full = candidate(limits=Limits(4, active_blocks=0.5), used_blocks=900, blocks=50, aside_blocks=800)
+    full = candidate(limits=PlaceLimits(4, active_blocks=0.5), used_blocks=900, blocks=50, aside_blocks=800)
     assert held_blocks(full) == 100
     assert not is_full(full)
     assert is_full(replace(full, aside_blocks=0))

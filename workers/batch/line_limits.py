@@ -9,7 +9,7 @@ from app.batch.records import BatchOrder
 from app.dispatch.generation_plan import GenerationPlan
 from app.ids import BatchId, RequestId
 from app.tenants.ledger import Ledger, spent
-from app.tenants.limit_table import Limits
+from app.tenants.limit_table import TenantLimits
 from app.tenants.limits import together
 from app.tenants.rates_and_budgets import Account, Left, of_line
 from app.tenants.records import Client
@@ -36,7 +36,7 @@ class LineLimits:
         """The client to whom the batch belongs."""
         return self._directory.client_of(order.tenant, order.key)
 
-    def within(self, order: BatchOrder) -> Limits:
+    def within(self, order: BatchOrder) -> TenantLimits:
         """Limits on what its lines may ask for.
 
         A revoked key has those with which the batch was ordered, as far as its tenant still has them.

@@ -45,7 +45,7 @@ from app.messages.wire import encode
 from app.store import clock
 from app.store.handling import Handled, Handling
 from app.telemetry import logger
-from app.tenants.limit_table import Limits
+from app.tenants.limit_table import TenantLimits
 from app.tracing.request_trace import RequestTrace
 from app.usage.record import LineTry
 from workers.batch.line_limits import LineLimits
@@ -85,7 +85,7 @@ class PartRunner:
         self._results: dict[int, Result] = {}
         self._asking: dict[asyncio.Task[None], BatchLine] = {}
         self._generations: dict[int, Generation] = {}  # by line
-        self._within: dict[int, Limits] = {}  # what each line might ask for when it was understood
+        self._within: dict[int, TenantLimits] = {}  # what each line might ask for when it was understood
         self._again: set[int] = set()  # lines that are dispatched again when their try has ended
         self._writing: set[int] = (
             set()

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from app.adapters.assignment import Member, assign, is_for
 from app.adapters.fetch import check_rank, fetch
-from app.adapters.local_store import Held, LocalStore
+from app.adapters.local_store import HeldAdapter, LocalStore
 from app.adapters.registry import decoded
 from app.adapters.slots import next_step
 from app.engines.base import Adapters, EngineInfo
@@ -52,7 +52,7 @@ class AdapterKeeper:
         self._store = LocalStore(settings.lora_store_path, settings.lora_store_bytes)
         self._version: bytes | None = None
         self._current: dict[str, Adapter] = {}  # for this pool, by `Adapter.versioned` as all here
-        self._held: dict[str, Held] = {}  # what the engine has
+        self._held: dict[str, HeldAdapter] = {}  # what the engine has
         self._asked: dict[str, float] = {}  # when requests last waited for it
         self._retry: dict[str, tuple[float, float]] = {}  # when what failed is tried again, and the pause before that
         self._loading: asyncio.Task[None] | None = None
@@ -189,7 +189,7 @@ class AdapterKeeper:
             log.info("adapter_loaded", adapter=name, seconds=round(took, 3))
         await self._lease.tell()
 
-    async def _hold(self, adapter: Adapter) -> Held:
+    async def _hold(self, adapter: Adapter) -> HeldAdapter:
         """Raises: AdapterFailed."""
         settings = self._runner.settings
         get = partial(fetch, adapter, settings=settings)
@@ -216,7 +216,7 @@ class AdapterKeeper:
             self._in_use.failed[name] = reason[:_TOLD]
 
 
-def _let_go(holding: asyncio.Future[Held]) -> None:
+def _let_go(holding: asyncio.Future[HeldAdapter]) -> None:
     if holding.exception() is None:
         holding.result().release()
 

@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 
 from app.ids import WorkerId
 from app.kv.store_index import StoreIndex, short_name
-from app.kv_store.block_store import BlockStore, Stored
+from app.kv_store.block_store import BlockStore, StoredBlock
 from app.kv_store.bound import superfluous
 from app.kv_store.salts import is_of
 from app.running.loops import keep
@@ -29,7 +29,7 @@ _ERASED_S = 5.0  # how often it looks whether a salt was erased
 class _Bounded(NamedTuple):
     """Blocks."""
 
-    left: list[Stored]
+    left: list[StoredBlock]
     removed: int
     erased: dict[str, int]  # of these, by label
 
@@ -133,13 +133,13 @@ class StoreCleaner:
         return True
 
 
-def missing(places: Mapping[bytes, bytes], blocks: Iterable[Stored]) -> dict[bytes, bytes]:
+def missing(places: Mapping[bytes, bytes], blocks: Iterable[StoredBlock]) -> dict[bytes, bytes]:
     """The blocks of `places` that have no file. A block's file is called `<hash>-<group>`."""
     there = {_name(one) for one in blocks}
     return {name: ours for name, ours in places.items() if name not in there}
 
 
-def _name(one: Stored) -> bytes | None:
+def _name(one: StoredBlock) -> bytes | None:
     """The short one of the block; None for somebody else's file."""
     try:
         return short_name(bytes.fromhex(one.path.rpartition("/")[2].partition("-")[0]))

@@ -6,7 +6,7 @@ from functools import partial
 from app.api.intake.calls import Other
 from app.dispatch.asking import Asking
 from app.dispatch.generation_plan import GenerationPlan
-from app.dispatch.models.aliases import Turn
+from app.dispatch.models.aliases import AliasTurn
 from app.endpoint_registry import Endpoint
 from app.schemas.body import NamesModel
 
@@ -15,7 +15,7 @@ def other_plan(asking: Asking, endpoint: Endpoint, body: NamesModel, plan: Gener
     """Makes the plan for another model of the alias that the request names; None: there is none."""
     if asking.turn.fixed or not asking.serving.aliases.has_other(body.asked, plan.model.name):
         return None
-    return partial(_planned, replace(asking, turn=Turn(refused=plan.model.name)), endpoint, raw)
+    return partial(_planned, replace(asking, turn=AliasTurn(refused=plan.model.name)), endpoint, raw)
 
 
 async def _planned(asking: Asking, endpoint: Endpoint, raw: bytes) -> GenerationPlan:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import msgspec
 from msgspec.structs import replace
 
-from app.api.operations.prefix_standing import Standing, is_warm, standing
+from app.api.operations.prefix_standing import PrefixStanding, is_warm, standing
 from app.api.state import ApiState
 from app.dispatch.models.models import Model, find_model
 from app.errors import PrefixNotFound, RequestError
@@ -41,7 +41,7 @@ async def pinned(state: ApiState) -> list[tuple[Prefix, list[PoolId]]]:
     return sorted(entries.values(), key=lambda one: (one[0].created, one[0].id))
 
 
-async def pin(state: ApiState, body: NewPrefix, tokens: list[int]) -> tuple[Prefix, dict[PoolId, Standing]]:
+async def pin(state: ApiState, body: NewPrefix, tokens: list[int]) -> tuple[Prefix, dict[PoolId, PrefixStanding]]:
     """Returns when the caches have it, or after `wait_s`. Raises: RequestError, StoreDown, RedisError."""
     model = find_model(state.models, body.model)
     pools = await _pools(state, model, body, tokens)

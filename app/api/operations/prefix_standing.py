@@ -12,7 +12,7 @@ from app.messages.wanted import Prefix
 from app.routing.prefixes import keepers, prompt
 
 
-class Standing(Struct, frozen=True):
+class PrefixStanding(Struct, frozen=True):
     """A prefix's standing in one pool. Places: KV caches, of which each data-parallel rank of a worker has one."""
 
     blocks: int  # that it fills
@@ -21,27 +21,27 @@ class Standing(Struct, frozen=True):
     warm: bool | None  # whether these have it; None: as above
 
 
-async def standing(state: ApiState, prefix: Prefix, pools: Sequence[PoolId]) -> dict[PoolId, Standing]:
+async def standing(state: ApiState, prefix: Prefix, pools: Sequence[PoolId]) -> dict[PoolId, PrefixStanding]:
     """Raises: StoreDown."""
     return {pool: await _in_pool(state, prefix, pool) for pool in pools}
 
 
-def is_warm(standings: dict[PoolId, Standing]) -> bool | None:
+def is_warm(standings: dict[PoolId, PrefixStanding]) -> bool | None:
     """Whether all places that are to have it have it, as far as is known; None: nothing is."""
     answers = [one.warm for one in standings.values() if one.warm is not None]
     return all(answers) if answers else None
 
 
-async def _in_pool(state: ApiState, prefix: Prefix, pool: PoolId) -> Standing:
+async def _in_pool(state: ApiState, prefix: Prefix, pool: PoolId) -> PrefixStanding:
     leases = await state.fleet.live([pool])
     grid = state.fleet.grids[pool]
     targets = {(lease.worker.id, rank) for lease in keepers(prefix, leases) for rank in range(lease.worker.ranks)}
     points = len(prefix.tokens) // grid.step
     blocks = points * grid.step // grid.block_size
     if not all(lease.worker.kv_events for lease in leases):
-        return Standing(blocks, None, len(targets), None)
+        return PrefixStanding(blocks, None, len(targets), None)
     having = await _having(state, prefix, pool, leases, grid)
-    return Standing(blocks, len(having), len(targets), bool(targets and points) and targets <= having)
+    return PrefixStanding(blocks, len(having), len(targets), bool(targets and points) and targets <= having)
 
 
 async def _having(

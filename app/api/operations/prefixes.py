@@ -10,7 +10,7 @@ from app.api.intake.request_body import collect
 from app.api.operations import prefix_changes as changes
 from app.api.operations.admin import Admin
 from app.api.operations.audited_route import AuditedRoute
-from app.api.operations.prefix_standing import Standing, is_warm, standing
+from app.api.operations.prefix_standing import PrefixStanding, is_warm, standing
 from app.dispatch.asking import Asking
 from app.ids import PoolId, PrefixId
 from app.messages.wanted import Prefix
@@ -44,7 +44,7 @@ async def drop_prefix(state: Admin, prefix: str) -> dict[str, Any]:
     return {"id": prefix, "dropped": True}
 
 
-def _card(prefix: Prefix, standings: dict[PoolId, Standing]) -> dict[str, Any]:
+def _card(prefix: Prefix, standings: dict[PoolId, PrefixStanding]) -> dict[str, Any]:
     return {
         "id": prefix.id,
         "model": prefix.model,

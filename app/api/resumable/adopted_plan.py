@@ -8,14 +8,14 @@ from app.endpoint_registry import ENDPOINTS, VIDEOS
 from app.errors import XylemError
 from app.messages.kept import KeptRequest
 from app.telemetry import logger
-from app.tenants.limit_table import Limits
+from app.tenants.limit_table import TenantLimits
 
 log = logger(__name__)
 
 _UNDERSTAND = {endpoint.row.kind: endpoint.understand for endpoint in (*ENDPOINTS.values(), VIDEOS)}
 
 
-async def adopted_plan(core: Runtime, kept_request: KeptRequest, within: Limits) -> GenerationPlan:
+async def adopted_plan(core: Runtime, kept_request: KeptRequest, within: TenantLimits) -> GenerationPlan:
     """The plan of a kept request, with its media as they were when it came. Raises: XylemError.
 
     The media are in Redis, unless that has lost them, or their replica died before it had written them: then they are

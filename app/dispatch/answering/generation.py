@@ -18,9 +18,9 @@ from app.dispatch.inflight import ChoiceOutput, InFlight
 from app.dispatch.media.corrections import corrections
 from app.dispatch.media.media_store import Samples
 from app.dispatch.observing.answer_trace import add_answer
+from app.dispatch.observing.request_usage import record_of, used_by
 from app.dispatch.observing.route_explanation import explained
 from app.dispatch.observing.timeline import Timeline
-from app.dispatch.observing.usage import record_of, used_by
 from app.errors import OK, Cancelled, XylemError, from_wire, outcome_of
 from app.ids import RequestId, new_request_id
 from app.kv_store.salts import salted

@@ -16,7 +16,7 @@ from app.ids import HOME, CellId, PoolId, RequestId
 from app.messages.events import Done, Failed
 from app.messages.handoff import KvHandle
 from app.messages.job import Job
-from app.store.handling import Turn
+from app.store.handling import SuspectTurn
 from app.telemetry import MIGRATIONS
 
 _SUSPICIOUS = 2  # deaths of workers after which a request may be their cause
@@ -127,7 +127,7 @@ class Retry:
         return True
 
     @asynccontextmanager
-    async def _turn(self, inflight: InFlight) -> AsyncIterator[Turn]:
+    async def _turn(self, inflight: InFlight) -> AsyncIterator[SuspectTurn]:
         """Waits for it: suspects of batches and of all adapters meet on the same workers.
 
         Those wait in a line of their own, as they find room more seldom: any other waits for one of them at most.
@@ -136,7 +136,7 @@ class Retry:
         seldom = inflight.job.aside or inflight.job.adapter is not None
         async with self._seldom[pools] if seldom else nullcontext():
             await self._suspects[pools].acquire()
-            turn = Turn(self._suspects[pools])
+            turn = SuspectTurn(self._suspects[pools])
             try:
                 yield turn
             finally:

@@ -25,7 +25,7 @@ from app.messages.lease import Grid, Lease, decode_lease
 from app.messages.media import MediaKind
 from app.messages.wire import WIRE_VERSION
 from app.pools.schema import Pool
-from app.routing.candidates import Limits, Matches
+from app.routing.candidates import Matches, PlaceLimits
 from app.store import Command, Wire, clock
 from app.store.scripts import COMING, MATCH, MATCH_POINTS, MATCH_TIERS
 from app.telemetry import logger
@@ -70,7 +70,7 @@ class FleetReader:
         self._claim_ms = max(1, round(look_s * 1000 * _CLAIM))
         self._wire, self._keys = wire, keys
         self._limits = {
-            name: Limits(
+            name: PlaceLimits(
                 max_queued if pool.busy.max_queued is None else pool.busy.max_queued,
                 pool.busy.active_blocks,
                 pool.busy.queued_tokens,
@@ -225,14 +225,14 @@ class FleetReader:
             self._fleets[pool].lapsed.discard(worker)
             self._fleets[pool].members.discard(worker)
 
-    def limits(self, pool: PoolId, changes: Sequence[bytes] = ()) -> Limits:
+    def limits(self, pool: PoolId, changes: Sequence[bytes] = ()) -> PlaceLimits:
         """The pool's limits, with those `changes` at run time: a hash as Redis returns it."""
         limits = self._limits[pool]
         if not changes:
             return limits
         fields = {f.decode(): v.decode() for f, v in zip(changes[::2], changes[1::2], strict=True)}
         try:
-            return msgspec.convert(msgspec.structs.asdict(limits) | fields, Limits, strict=False)
+            return msgspec.convert(msgspec.structs.asdict(limits) | fields, PlaceLimits, strict=False)
         except msgspec.ValidationError as exc:  # not written by our own endpoint, which checks
             log.warning("limits_not_understood", pool=pool, error=str(exc))
             return limits

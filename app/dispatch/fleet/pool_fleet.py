@@ -17,7 +17,7 @@ from app.ids import PlaceId, WorkerId, place_id
 from app.kv.groups import blocks_of_step, grid_of, points_left
 from app.messages.lease import Grid, Lease
 from app.messages.wire import WIRE_VERSION
-from app.routing.candidates import Candidate, Limits, Matches
+from app.routing.candidates import Candidate, Matches, PlaceLimits
 from app.routing.cost import PoolSpeeds
 from app.routing.lines import Lines
 from app.routing.tiers import Numbers, chains
@@ -70,7 +70,7 @@ class PoolFleet:
         self._loads = Loads()
         self._entries: list[bytes] = []  # of the places
         self._candidates: list[Candidate] = []
-        self._limits: Limits | None = None
+        self._limits: PlaceLimits | None = None
 
     def set(self, leases: Mapping[WorkerId, Lease | None]) -> None:
         """Takes over the leases of all workers; None: it has gone, or its lease isn't understood."""
@@ -112,7 +112,7 @@ class PoolFleet:
             self.set({**self.leases, **leases})
 
     def candidates(
-        self, groups: Mapping[bytes, bytes], limits: Limits, older: Mapping[bytes, bytes] = _NONE
+        self, groups: Mapping[bytes, bytes], limits: PlaceLimits, older: Mapping[bytes, bytes] = _NONE
     ) -> list[Candidate]:
         """Each place with what is reserved there; those that have not changed are the same objects as before.
 

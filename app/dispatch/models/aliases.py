@@ -43,7 +43,7 @@ B = TypeVar("B", bound=Named)
 
 
 @dataclass(frozen=True)
-class Turn:
+class AliasTurn:
     """The circumstances of one request's choice among the models of an alias."""
 
     key: str = ""  # equal keys choose the same; empty: each request chooses anew
@@ -51,7 +51,7 @@ class Turn:
     refused: str = ""  # the model that has just refused it
 
 
-ANY = Turn()
+ANY = AliasTurn()
 
 
 def choose(name: str, alias: Alias, key: str, rank: Callable[[str], int]) -> str:
@@ -100,7 +100,7 @@ class Aliases:
             return name
         return next((model for model in _in_line(alias) if model in self._models), alias.primary)
 
-    def model(self, name: str, session: str | None, turn: Turn) -> str:
+    def model(self, name: str, session: str | None, turn: AliasTurn) -> str:
         """The model for which `name` stands in this request."""
         alias = self.table.get(name)
         if alias is None:

@@ -11,7 +11,7 @@ from app.dispatch.models.writing import Writing, dialect_name, writing_of
 from app.endpoints import ROWS, EndpointName
 from app.errors import ModelNotFound, PromptTooLong, RequestError, SettingsError
 from app.ids import PoolId
-from app.media.placeholders import Pictures, Sounds, pictures_of, sounds_of
+from app.media.placeholders import PictureFamily, Sounds, pictures_of, sounds_of
 from app.messages.kinds import Task
 from app.messages.media import MediaKind
 from app.pools.engine_args import drafts
@@ -55,7 +55,7 @@ class Model:
     adapter: str | None = None  # `Adapter.versioned` of that
     drafts: bool = False  # its engines draft tokens from the prompt: see `engine_args.drafts`
     endpoints: frozenset[EndpointName] | None = None  # that may use it; None: all
-    pictures: Pictures | None = None  # None: it takes none
+    pictures: PictureFamily | None = None  # None: it takes none
     painting: PaintRules = PaintRules()  # noqa: RUF009 (frozen; what a model that paints may be asked for)
     speech: Speech | None = None  # of a model that transcribes
     encode_pools: tuple[PoolId, ...] = ()  # that only encode pictures
@@ -67,7 +67,7 @@ class Model:
     @cached_property
     def markers(self) -> Mapping[MediaKind, str]:
         """The markers of the kinds that it takes in chats."""
-        families: Mapping[MediaKind, Pictures | Sounds | None] = {"image": self.pictures, "audio": self.sounds}
+        families: Mapping[MediaKind, PictureFamily | Sounds | None] = {"image": self.pictures, "audio": self.sounds}
         return {kind: family.marker for kind, family in families.items() if family is not None}
 
     @property

@@ -18,7 +18,7 @@ from app.pools.schema import Pool
 from app.routing.candidates import ALL, Placement, Room
 from app.routing.fair_line import FairLine
 from app.routing.fair_order import CLASSES, Flow, priority_class
-from app.routing.tenant_service import Account, Charge, Cost, Presence, TenantService
+from app.routing.tenant_service import Account, Charge, Presence, SeatCost, TenantService
 from app.running.loops import keep
 from app.store import Command, Wire, clock
 from app.store.scripts import SERVE
@@ -99,7 +99,7 @@ class TenantShares:
             return
         model, flow, job = self._model(inflight), flow_of(inflight), inflight.job
         service = self._of_model(model)
-        cost = Cost.of(sum(to.tokens for to in places), last.speeds, last.worker.max_running)
+        cost = SeatCost.of(sum(to.tokens for to in places), last.speeds, last.worker.max_running)
         had, n = _tokens(inflight), job.sampling.n
         answer = service.expected_answer(flow.tenant, job.sampling.max_tokens) * n - had if job.kind == "decode" else 0
         seconds = cost.seconds(max(0.0, answer))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from xxhash import xxh3_64_digest, xxh3_64_intdigest
 
 from app.engines.kv_publisher import AllBlocksCleared, BlockRemoved, BlockStored, ExtraKey, KvEvent
-from app.engines.mock.tiers import Load, Tiers
+from app.engines.mock.tiers import Load, MockTiers
 from app.kv_store.salts import folder, label_of
 from app.messages.kinds import TierUse
 from app.messages.media import Media
@@ -57,7 +57,7 @@ class BlockManager:
         self.block_size = block_size
         self.events: list[KvEvent] = []  # the owner empties it; stays empty unless `record_events`
         self.on_commit: Callable[[int, int], None] | None = None  # called with each newly cached block and its hash
-        self.tiers: Tiers | None = None  # behind this cache
+        self.tiers: MockTiers | None = None  # behind this cache
         self._record = record_events
         self._refs = [0] * total
         self._hash_of: list[int | None] = [None] * total

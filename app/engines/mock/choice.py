@@ -30,7 +30,7 @@ class Stream:
     __slots__ = ("_error", "_outputs", "_waiter", "cached_tokens", "choices", "open_choices", "pulled")
 
     def __init__(self) -> None:
-        self.choices: list[Choice] = []
+        self.choices: list[MockChoice] = []
         self.open_choices = 0  # not yet finished
         self.cached_tokens: int | None = None  # None until the first choice is admitted
         self.pulled: KvTransfer | None = None  # for the first output
@@ -72,7 +72,7 @@ def seen(media: Sequence[MediaInput]) -> bytes:
     return b"".join(f"{one.media.offset}{one.media.shape}".encode() + seen_picture(one) for one in media)
 
 
-class Choice:
+class MockChoice:
     """One of the n answers to a request: the scheduler's unit, extended by the sampler."""
 
     def __init__(

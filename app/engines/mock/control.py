@@ -19,7 +19,7 @@ from app.pools.schema import Tiers
 _LOOK_S = 0.002
 
 
-class Control(OperatorState):
+class MockControl(OperatorState):
     """Implements `app.engines.base`'s Pauser, Sleeper, Weights, Profiler and ExpertRecorder, for all cores."""
 
     def __init__(

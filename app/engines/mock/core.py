@@ -9,9 +9,9 @@ import structlog
 from app.engines.kv_publisher import KvPublisher
 from app.engines.mock.args import MockArgs
 from app.engines.mock.blocks import BlockManager
-from app.engines.mock.choice import Choice
+from app.engines.mock.choice import MockChoice
 from app.engines.mock.handoff import Handoffs
-from app.engines.mock.inventory import Content, Held, note, only
+from app.engines.mock.inventory import Content, RankBlocks, note, only
 from app.engines.mock.lane import Lane
 from app.engines.mock.link import Link
 from app.engines.mock.rendezvous import Rooms
@@ -47,12 +47,12 @@ class Core:
         self._work = asyncio.Event()  # set when there may be something to compute
         link = partial(Link, args, pool.block_size, rank)
         self.handoffs = Handoffs(args.handoff, link, self.blocks, rooms, self._work.set)
-        self._fetches: dict[Choice, asyncio.Task[KvTransfer | None]] = {}
+        self._fetches: dict[MockChoice, asyncio.Task[KvTransfer | None]] = {}
         self._declining: set[asyncio.Task[None]] = set()
         self._stepper: asyncio.Task[None] | None = None
         self.hangs = self._paused = False
         self.holds_new = False  # choices that are added wait for `resume`, also while others are running
-        self._held: list[Choice] = []
+        self._held: list[MockChoice] = []
         self._parked = asyncio.Event()  # set while nothing is computed
         self._broke: Callable[[Exception], None]
 
@@ -64,7 +64,7 @@ class Core:
             self.publisher = KvPublisher(self._args.kv_events.of_rank(self._rank), self._rank)
         self._stepper = asyncio.create_task(self._run(), name=f"mock-core-{self._rank}")
 
-    def add(self, choice: Choice) -> None:
+    def add(self, choice: MockChoice) -> None:
         if self.holds_new and not any(other is not choice and other.table.blocks for other in choice.stream.choices):
             self._held.append(choice)
             return
@@ -101,7 +101,7 @@ class Core:
         if not self.clear():
             raise EngineFailed("KV is on its way to other engines.")
 
-    def remove(self, choice: Choice) -> None:
+    def remove(self, choice: MockChoice) -> None:
         """Forget a choice. Its blocks are free when this returns, or soon after if they are being fetched."""
         fetch = self._fetches.get(choice)
         if fetch is not None:
@@ -177,7 +177,7 @@ class Core:
                     self._advance(choice)
             self._publish()
 
-    def _advance(self, choice: Choice) -> None:
+    def _advance(self, choice: MockChoice) -> None:
         try:
             output = choice.prefilled() if choice.lends else choice.advance()
         except (EngineFailed, RequestError) as exc:  # a grammar's failure ends its own request only
@@ -191,7 +191,7 @@ class Core:
             self.scheduler.park(choice)
         choice.stream.put(output)
 
-    def _fetch(self, choice: Choice) -> None:
+    def _fetch(self, choice: MockChoice) -> None:
         fetch = self.handoffs.fetch(choice) if choice.load is None else self._load(choice.load)
         task = asyncio.create_task(fetch, name="mock-fetch")
         self._fetches[choice] = task
@@ -204,7 +204,7 @@ class Core:
             await self.store_lane.move(load.stored * size)
         await self.host_lane.move(len(load.blocks) * size)
 
-    def _fetched(self, choice: Choice, fetch: asyncio.Task[KvTransfer | None]) -> None:
+    def _fetched(self, choice: MockChoice, fetch: asyncio.Task[KvTransfer | None]) -> None:
         """The fetch has ended, and nothing writes into the choice's blocks: it runs, or they become free."""
         del self._fetches[choice]
         self._work.set()
@@ -222,7 +222,7 @@ class Core:
             log.error("mock engine broke", action="engine_failed", exc_info=failure)
             self._broke(failure)
 
-    def _arrived(self, choice: Choice, transfer: KvTransfer | None) -> None:
+    def _arrived(self, choice: MockChoice, transfer: KvTransfer | None) -> None:
         """`transfer`: from another engine; None: loaded from tiers."""
         if transfer is None:
             self.scheduler.loaded(choice)
@@ -233,12 +233,12 @@ class Core:
             if other is not choice and not other.finished:
                 self.add(other)
 
-    def held(self) -> Held:
+    def held(self) -> RankBlocks:
         """The blocks that this core holds, as an inventory tells them."""
         note(self._contents, self.blocks.events)  # those of a step that is not over
         tiers = self.blocks.tiers
         device, host = [*self.blocks.cached], [*tiers.host] if tiers else []
-        return Held(device, host, only(self._contents, [*device, *host]))
+        return RankBlocks(device, host, only(self._contents, [*device, *host]))
 
     def _publish(self) -> None:
         if self.publisher is not None and self.blocks.events:

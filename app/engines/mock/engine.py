@@ -30,8 +30,8 @@ from app.engines.grammar_compilers import compiler_of
 from app.engines.mock import inventory
 from app.engines.mock.adapters import MockAdapters
 from app.engines.mock.args import parse_args
-from app.engines.mock.choice import Choice, Stream
-from app.engines.mock.control import Control
+from app.engines.mock.choice import MockChoice, Stream
+from app.engines.mock.control import MockControl
 from app.engines.mock.core import Core
 from app.engines.mock.encoding import Encoding
 from app.engines.mock.eyes import Eyes, dodged, expansion, signs_of
@@ -73,7 +73,7 @@ class MockEngine:
         self._encodings = [Encoding(args, pool) for _ in self._cores] if encodes else []
         self._adapters = MockAdapters(args)
         self._streams: dict[RunId, Stream] = {}
-        self._control = control = Control(args, self._cores, self._streams.values, self._abort, pool.tiers)
+        self._control = control = MockControl(args, self._cores, self._streams.values, self._abort, pool.tiers)
         self.pause, self.resume = control.pause, control.resume
         self.sleep, self.wake, self.is_sleeping = control.sleep, control.wake, control.is_sleeping
         self.update_weights = control.update_weights
@@ -283,7 +283,7 @@ class MockEngine:
         stream.open_choices = len(indices)
         arrival, script = next(self._arrivals), self._script(request)
         for index in indices:
-            choice = Choice(
+            choice = MockChoice(
                 request,
                 stream,
                 vocabulary,

@@ -11,7 +11,7 @@ import msgspec
 from app.engines.base import GenerateRequest
 from app.engines.mock.args import HandoffArgs
 from app.engines.mock.blocks import BlockManager, BlockTable
-from app.engines.mock.choice import Choice
+from app.engines.mock.choice import MockChoice
 from app.engines.mock.link import KvPlace, Link
 from app.engines.mock.rendezvous import Meeting, Offer, Rooms
 from app.errors import HandoffFailed
@@ -51,7 +51,7 @@ class Handoffs:
     def lent_blocks(self) -> int:
         return len({block for table, _ in self._lent.values() for block in table.blocks})
 
-    def lend(self, choice: Choice) -> KvHandle:
+    def lend(self, choice: MockChoice) -> KvHandle:
         """Keep the blocks of a computed prompt for another engine."""
         self._mark_tail(choice)
         table, choice.table = choice.table, choice.new_table()
@@ -66,7 +66,7 @@ class Handoffs:
         params = msgspec.to_builtins(self.link.place(blocks, lent_id))
         return KvHandle(self.link.name, clock.now() + self._args.lease_s, choice.prompt_len, params)
 
-    async def push(self, choice: Choice, meeting: Meeting) -> None:
+    async def push(self, choice: MockChoice, meeting: Meeting) -> None:
         """Write a computed prompt's KV to the decode engine at the rendezvous. Raises: HandoffFailed."""
         self._mark_tail(choice)
         table, choice.table = choice.table, choice.new_table()
@@ -95,7 +95,7 @@ class Handoffs:
         if isinstance(request.handoff, KvHandle):
             self._source(request.handoff, len(request.prompt))
 
-    async def fetch(self, choice: Choice) -> KvTransfer:
+    async def fetch(self, choice: MockChoice) -> KvTransfer:
         """Fetch the uncached KV of an admitted choice's prompt into its blocks.
 
         Returns or raises only when nothing writes into the blocks any more. Raises: HandoffFailed.
@@ -136,7 +136,7 @@ class Handoffs:
             self._free(lent_id)
         await self.link.close()
 
-    async def _pull(self, loan: KvHandle, choice: Choice, first: int, indices: list[int]) -> None:
+    async def _pull(self, loan: KvHandle, choice: MockChoice, first: int, indices: list[int]) -> None:
         place = self._source(loan, choice.prompt_len)
         if indices:
             await self.link.move("READ", place, list(zip(indices, place.blocks[first:], strict=True)), _free(place))
@@ -144,7 +144,7 @@ class Handoffs:
         else:
             await self.link.tell(place, _free(place))
 
-    async def _receive(self, room: Rendezvous, choice: Choice, first: int, indices: list[int]) -> None:
+    async def _receive(self, room: Rendezvous, choice: MockChoice, first: int, indices: list[int]) -> None:
         place = self.link.place(indices, choice.request.id)
         offer = Offer(room.room, place, first, choice.prompt_len, self._args.timeout_s)
         arrival = self._written[room.room] = asyncio.get_running_loop().create_future()
@@ -167,7 +167,7 @@ class Handoffs:
             raise HandoffFailed(f"{loan.holder}'s lease has expired.")
         return place
 
-    def _mark_tail(self, choice: Choice) -> None:
+    def _mark_tail(self, choice: MockChoice) -> None:
         """Mark a last block that isn't full: it is not cached, and so not marked by `on_commit`."""
         if self.link.memory is not None and choice.prompt_len % self._blocks.block_size:
             digests = self._blocks.digests(choice.table, choice.tokens[: choice.prompt_len])

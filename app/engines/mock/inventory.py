@@ -22,7 +22,7 @@ class Content(Struct, frozen=True):
     keys: list[ExtraKey] = []
 
 
-class Held(Struct, frozen=True):
+class RankBlocks(Struct, frozen=True):
     """Blocks that one rank holds in its own cache and in its host memory, by hash.
 
     `contents` says what these are, and those before them.
@@ -33,7 +33,7 @@ class Held(Struct, frozen=True):
     contents: dict[int, Content]
 
 
-decode_held = decoder(list[Held])
+decode_held = decoder(list[RankBlocks])
 
 
 def note(contents: dict[int, Content], events: Iterable[KvEvent]) -> None:
@@ -61,7 +61,7 @@ def only(contents: dict[int, Content], blocks: Iterable[int]) -> dict[int, Conte
     return selection
 
 
-async def tell(read: Callable[[], Sequence[Held]]) -> asyncio.Server:
+async def tell(read: Callable[[], Sequence[RankBlocks]]) -> asyncio.Server:
     """Answers each connection with what `read` returns as msgpack, until it is closed. Raises: OSError."""
 
     async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -72,7 +72,7 @@ async def tell(read: Callable[[], Sequence[Held]]) -> asyncio.Server:
     return await asyncio.start_unix_server(answer, _address(os.getpid()))
 
 
-def ask(pid: int) -> list[Held]:
+def ask(pid: int) -> list[RankBlocks]:
     """Asks the engine in that process what it holds. Raises: OSError; msgspec.DecodeError if it ends meanwhile."""
     with socket(AF_UNIX) as asking:
         asking.connect(_address(pid))

@@ -25,7 +25,7 @@ class Load(NamedTuple):
     stored: int  # so many come from the store
 
 
-class Tiers:
+class MockTiers:
     def __init__(
         self, capacity: int, block_size: int, store: StoredBlocks | None, tell: Callable[[KvEvent], None]
     ) -> None:
@@ -95,7 +95,7 @@ class Tiers:
         self._tell(BlockStored([hashes[i]], hashes[i - 1] if i else None, ids, self._size, medium=medium))
 
 
-def tiers_of(pool: Pool, args: MockArgs, tell: Callable[[KvEvent], None]) -> Tiers | None:
+def tiers_of(pool: Pool, args: MockArgs, tell: Callable[[KvEvent], None]) -> MockTiers | None:
     """The pool's tiers, for one rank. Raises: SettingsError."""
     if pool.tiers is None:
         return None
@@ -106,4 +106,4 @@ def tiers_of(pool: Pool, args: MockArgs, tell: Callable[[KvEvent], None]) -> Tie
     if pool.tiers.disk is not None:
         depends = pool.model, args.handoff.layout, block_bytes
         store = StoredBlocks(pool.tiers.disk, pool.tiers, pool.block_size, depends)
-    return Tiers(capacity, pool.block_size, store, tell)
+    return MockTiers(capacity, pool.block_size, store, tell)

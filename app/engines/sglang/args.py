@@ -64,12 +64,12 @@ CONTEXT_SPARE = 8  # tokens: SGLang takes no prompt and gives no answer to the v
 _FIXED = {"incremental_streaming_output": True, "stream_interval": 1, "skip_server_warmup": True}
 
 
-class EngineArgs(NamedTuple):
+class SglangArgs(NamedTuple):
     environment: dict[str, str]  # to be set where it is not set already
     fields: dict[str, Any]  # of ServerArgs
 
 
-def engine_args(pool: Pool, address: str, node: Node | None = None) -> EngineArgs:
+def engine_args(pool: Pool, address: str, node: Node | None = None) -> SglangArgs:
     """`node`: this host's, of an engine that spans several. Raises: SettingsError naming the bad argument."""
     arguments = _by_field(pool.args)
     environment = arguments.pop("env", {})
@@ -117,7 +117,7 @@ def engine_args(pool: Pool, address: str, node: Node | None = None) -> EngineArg
         **own_arguments,
     }
     ours = _ENVIRONMENT | (_CPU_ENVIRONMENT | _cores(pool) if on_cpu else {}) | _node_environment(node)
-    return EngineArgs({**ours, **engines_environment(), **_TRACES, **environment}, fields)
+    return SglangArgs({**ours, **engines_environment(), **_TRACES, **environment}, fields)
 
 
 def _tracing() -> dict[str, Any]:

@@ -22,7 +22,7 @@ from app.tokenizing.token_names import TokenNames
 from app.tokenizing.tokenizer import Tokenizer
 
 
-class Choice:
+class SglangChoice:
     def __init__(self, request: GenerateRequest, index: int, tokenizer: Tokenizer, context_len: int) -> None:
         self._request, self._index, self._tokenizer = request, index, tokenizer
         s = request.sampling

@@ -35,7 +35,7 @@ _PROFILES = "SGLANG_TORCH_PROFILER_DIR"
 _LOOK_S = 0.01
 
 
-class Control(OperatorState):
+class SglangControl(OperatorState):
     """Implements `app.engines.base`'s Pauser, Sleeper, Weights and Profiler.
 
     A paused scheduler computes nothing and executes commands. `in_place` leaves requests their KV, with which neither

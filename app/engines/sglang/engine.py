@@ -34,14 +34,14 @@ from app.engines.checks import check_inputs, check_request
 from app.engines.grammar_compilers import compiler_of
 from app.engines.sglang.adapters import SglangAdapters
 from app.engines.sglang.args import CONTEXT_SPARE, adapters_held, engine_args, event_ranks, tells_of_host_memory
-from app.engines.sglang.choice import Choice
-from app.engines.sglang.control import Control
+from app.engines.sglang.choice import SglangChoice
+from app.engines.sglang.control import SglangControl
 from app.engines.sglang.convert import translate
 from app.engines.sglang.diffusion import check_block, check_diffusion, diffuses, keeps_seeds
 from app.engines.sglang.encoding import vectors
 from app.engines.sglang.events import event_sources
 from app.engines.sglang.groups import cache_groups
-from app.engines.sglang.media import Pictures
+from app.engines.sglang.media import SglangPictures
 from app.engines.sglang.processes import Processes, own_sigquit, remove_files
 from app.engines.sglang.requests import Running, run
 from app.engines.sglang.stats import Figuring
@@ -87,13 +87,13 @@ class SglangEngine:
         self._encoding: dict[RunId, int] = {}  # inputs of each request
         self._max_adapters = adapters_held(self._args.fields)
         self._adapters = SglangAdapters(self._max_adapters, pool.model_dir)
-        self._pictures = Pictures()
+        self._pictures = SglangPictures()
         fields = self._args.fields
         self._keeps_seeds = bool(fields.get("enable_deterministic_inference")) or keeps_seeds(fields)
         self._pulled = 0  # tokens of prompts whose KV came from other engines
         self._loaded: _Loaded | None = None  # set by start
         self._failure = EngineFailed("The engine is not running.")
-        self._control = control = Control(
+        self._control = control = SglangControl(
             lambda: self._ready().engine.tokenizer_manager, pool, self._args.fields, self._answered
         )
         self.pause, self.resume = control.pause, control.resume
@@ -329,7 +329,7 @@ class SglangEngine:
         try:
             for index in range(request.sampling.n):
                 if not (request.begun and request.begun[index].finished):
-                    choice = Choice(request, index, self._tokenizer, self._pool.context_len)
+                    choice = SglangChoice(request, index, self._tokenizer, self._pool.context_len)
                     running.start(index, run(engine, request, choice, index, self._speculation, pictures))
             yield running
         finally:

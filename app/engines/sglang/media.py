@@ -124,7 +124,7 @@ def check_attention(model_type: str, args: Any) -> None:
         raise ValueError("its attention_backend is triton, with which SGLang ends at a text beside a picture")
 
 
-class Pictures:
+class SglangPictures:
     """The pictures of one SGLang, and what stands for them in its KV events.
 
     For a placeholder's token, its cache has one of four numbers that are made of the picture's name. A name is made

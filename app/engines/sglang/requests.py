@@ -9,7 +9,7 @@ from typing import Any
 from sglang.srt.entrypoints.engine import Engine
 
 from app.engines.base import GenerateRequest, StepOutput
-from app.engines.sglang.choice import Choice
+from app.engines.sglang.choice import SglangChoice
 from app.engines.sglang.convert import drafted, logprob_arguments, sampling_params, translate
 from app.engines.sglang.media import Prepared, seen
 from app.engines.speculation import Speculation
@@ -88,7 +88,7 @@ class Running:
 async def run(
     engine: Engine,
     request: GenerateRequest,
-    choice: Choice,
+    choice: SglangChoice,
     index: int,
     speculation: Speculation,
     pictures: asyncio.Future[Prepared] | None = None,

@@ -33,13 +33,13 @@ _CONNECTOR = {"kv_cache_config": {"enable_partial_reuse": False}}
 log = structlog.get_logger(__name__)
 
 
-class EngineArgs(NamedTuple):
+class TrtllmArgs(NamedTuple):
     autodeploy: bool  # else the PyTorch backend
     environment: dict[str, str]  # to be set where it is not set already
     fields: dict[str, Any]  # of LLM, as plain data
 
 
-def engine_args(pool: Pool) -> EngineArgs:
+def engine_args(pool: Pool) -> TrtllmArgs:
     """Raises: SettingsError naming the bad argument."""
     arguments = dict(pool.args)
     backend = arguments.pop("backend", "pytorch")
@@ -58,7 +58,7 @@ def engine_args(pool: Pool) -> EngineArgs:
     fields = merged(fields, _own(pool))
     if backend != "pytorch":
         fields = _for_autodeploy(fields)
-    return EngineArgs(backend != "pytorch", {**engines_environment(), **environment}, fields)
+    return TrtllmArgs(backend != "pytorch", {**engines_environment(), **environment}, fields)
 
 
 def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from app.engines.trtllm.args import engine_args
 from app.engines.trtllm.caches import Caches
 from app.engines.trtllm.convert import translate
 from app.engines.trtllm.groups import has_states, has_windows
-from app.engines.trtllm.handoff import Compatible, Lender, block_bytes
+from app.engines.trtllm.handoff import Compatible, TrtllmLender, block_bytes
 from app.engines.trtllm.media import Eyes, model_config, picture_token, shape
 from app.engines.trtllm.requests import Loaded, Run
 from app.engines.trtllm.stats import Iterations
@@ -307,12 +307,12 @@ def _autodeploy() -> Any:
     return auto_deploy.LLM
 
 
-def _lender(fields: Mapping[str, Any], block_size: int, size: int, config: Mapping[str, Any]) -> Lender | None:
+def _lender(fields: Mapping[str, Any], block_size: int, size: int, config: Mapping[str, Any]) -> TrtllmLender | None:
     transceiver = fields.get("cache_transceiver_config")
     if not transceiver:
         return None
     timeout_s = (transceiver.get("kv_transfer_timeout_ms") or 60_000) / 1e3
-    return Lender(Compatible(block_size, size, str(config.get("model_type", ""))), timeout_s)
+    return TrtllmLender(Compatible(block_size, size, str(config.get("model_type", ""))), timeout_s)
 
 
 def _model(folder: Path, eos_id: int | None) -> tuple[dict[str, Any], list[int]]:

@@ -45,7 +45,7 @@ class _Kept(NamedTuple):
     until: float  # by Redis' clock
 
 
-class Lender:
+class TrtllmLender:
     """The KV blocks that an engine has lent and may still hold."""
 
     def __init__(self, compatible: Compatible, timeout_s: float) -> None:

@@ -17,7 +17,7 @@ from app.engines.base import GenerateRequest, Prefilled, StepOutput
 from app.engines.streams import merged
 from app.engines.trtllm.adapters import TrtllmAdapters
 from app.engines.trtllm.convert import finish_reason, priority, sampling_params
-from app.engines.trtllm.handoff import Lender, keeping
+from app.engines.trtllm.handoff import TrtllmLender, keeping
 from app.engines.trtllm.media import Eyes
 from app.engines.trtllm.reader import ChoiceReader
 from app.engines.trtllm.steering import Steering
@@ -42,7 +42,7 @@ class Loaded:
     ranks: int
     block_bytes: int
     block_size: int
-    lender: Lender | None  # of pools that hand KV over
+    lender: TrtllmLender | None  # of pools that hand KV over
     adapters: TrtllmAdapters
     eyes: Eyes | None  # None: the model takes no pictures
     prefill_tokens: int = 0

@@ -73,12 +73,12 @@ _MOST_RANKS = 16  # data-parallel ones on a host
 _ONE_PROCESS = "app.engines.vllm.one_process.OneProcess"
 
 
-class EngineArgs(NamedTuple):
+class VllmArgs(NamedTuple):
     environment: dict[str, str]  # to be set where it is not set already
     fields: dict[str, Any]  # of AsyncEngineArgs
 
 
-def engine_args(pool: Pool, address: str, embeddings: str = "", node: Node | None = None) -> EngineArgs:
+def engine_args(pool: Pool, address: str, embeddings: str = "", node: Node | None = None) -> VllmArgs:
     """`embeddings`: the folder of encoded pictures. `node`: this host's, of an engine that spans several.
 
     Raises: SettingsError naming the bad argument.
@@ -139,7 +139,7 @@ def engine_args(pool: Pool, address: str, embeddings: str = "", node: Node | Non
     ours |= {} if node is None else node_environment(node)
     if pool.task == "transcribe":
         fields["logits_processors"] = [*(fields.get("logits_processors") or ()), _TIMES]
-    return EngineArgs({**ours, **environment}, fields)
+    return VllmArgs({**ours, **environment}, fields)
 
 
 def _fixed(pool: Pool, node: Node | None) -> dict[str, Any]:

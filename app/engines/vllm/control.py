@@ -19,7 +19,7 @@ from app.messages.wanted import WeightsSource
 from app.pools.schema import Tiers
 
 
-class Control(OperatorState):
+class VllmControl(OperatorState):
     """Implements `app.engines.base`'s Pauser, Sleeper, Weights and Profiler."""
 
     def __init__(self, engine: Callable[[], AsyncLLM], path: str, tiers: Tiers | None = None) -> None:

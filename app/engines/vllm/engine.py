@@ -40,7 +40,7 @@ from app.engines.grammar_compilers import compiler_of
 from app.engines.resume import part
 from app.engines.vllm.adapters import VllmAdapters
 from app.engines.vllm.args import engine_args, vllm_config
-from app.engines.vllm.control import Control
+from app.engines.vllm.control import VllmControl
 from app.engines.vllm.convert import translate
 from app.engines.vllm.cpu_limits import check_on_cpu
 from app.engines.vllm.elastic import scale
@@ -48,7 +48,7 @@ from app.engines.vllm.embeddings import EmbeddingFolder
 from app.engines.vllm.encoding import vectors
 from app.engines.vllm.expansion import expansion, signs_of
 from app.engines.vllm.groups import cache_groups
-from app.engines.vllm.handoff import Lender, block_bytes
+from app.engines.vllm.handoff import VllmLender, block_bytes
 from app.engines.vllm.media import allowed, encoded, kinds, shape
 from app.engines.vllm.packages import check_processor
 from app.engines.vllm.prompt_embeds import OWN_KEYS
@@ -99,13 +99,13 @@ class VllmEngine:
         self._stats = StatLogger()
         self._live: dict[RunId, int] = {}  # choices, or inputs, of each request in flight
         self._engine: AsyncLLM | None = None  # set by start
-        self._lender: Lender | None = None  # set by start where the pool hands KV over
+        self._lender: VllmLender | None = None  # set by start where the pool hands KV over
         self._adapters = VllmAdapters(0, pool.model_dir)  # set by start where the pool's args have enable_lora
         self._model_dir = pool.model_dir
         self._tokenizer = load_tokenizer(pool.model_dir, pool.chat_template, pool.tokenizer_mode)
         self._blocks = 0
         self._processes: list[BaseProcess] = []
-        self._control = control = Control(self._loaded, str(pool.model_dir), pool.tiers)
+        self._control = control = VllmControl(self._loaded, str(pool.model_dir), pool.tiers)
         self.pause, self.resume = control.pause, control.resume
         self.sleep, self.wake, self.is_sleeping = control.sleep, control.wake, control.is_sleeping
         self.update_weights = control.update_weights
@@ -133,7 +133,7 @@ class VllmEngine:
             await engine.reset_mm_cache()  # vLLM has then tried the processor, as it does beside the loading
             await asyncio.to_thread(check_processor, config.model_config)
         self._blocks = config.cache_config.num_gpu_blocks or 0
-        self._lender = Lender(config, self._stats) if _hands_over(config) else None
+        self._lender = VllmLender(config, self._stats) if _hands_over(config) else None
         lora = config.lora_config
         most = (lora.max_cpu_loras or lora.max_loras) if lora else 0
         self._adapters = VllmAdapters(most, self._model_dir)

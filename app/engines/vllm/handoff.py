@@ -43,7 +43,7 @@ class Compatible(msgspec.Struct, frozen=True):
     dtype: str
 
 
-class Lender:
+class VllmLender:
     """The KV blocks that an engine has lent and may still hold."""
 
     def __init__(self, config: VllmConfig, stats: StatLogger) -> None:

@@ -31,7 +31,7 @@ _FORCED = 8  # tokens that are forced at most, one step each
 
 
 async def answer(
-    engine: AsyncLLM, lender: kv.Lender | None, request: GenerateRequest, lora: LoRARequest | None
+    engine: AsyncLLM, lender: kv.VllmLender | None, request: GenerateRequest, lora: LoRARequest | None
 ) -> AsyncGenerator[StepOutput, None]:
     """All choices' steps. Raises: vLLM's errors and ours; HandoffFailed before the first step."""
     pull = None
@@ -56,7 +56,7 @@ async def answer(
 
 
 async def prefill(
-    engine: AsyncLLM, lender: kv.Lender | None, request: GenerateRequest, lora: LoRARequest | None
+    engine: AsyncLLM, lender: kv.VllmLender | None, request: GenerateRequest, lora: LoRARequest | None
 ) -> Prefilled:
     """Raises: vLLM's errors and ours."""
     if lender is None:
@@ -95,7 +95,7 @@ async def discard(engine: AsyncLLM, loan: KvHandle) -> None:
         await engine.notify_kv_transfer_request_rejected(f"{name}-{nudge}", {})
 
 
-def can_force(lender: kv.Lender | None, request: GenerateRequest) -> bool:
+def can_force(lender: kv.VllmLender | None, request: GenerateRequest) -> bool:
     """Whether the answer can be forced to begin with the tokens so far: exact, but takes a step for each of them."""
     few = len(request.begun) == 1 and len(request.begun[0].tokens) <= _FORCED
     return lender is not None and (few or request.handoff is not None)
@@ -105,7 +105,7 @@ async def _steps(
     engine: AsyncLLM,
     request: GenerateRequest,
     lora: LoRARequest | None,
-    lender: kv.Lender | None = None,
+    lender: kv.VllmLender | None = None,
     pull: dict[str, Any] | None = None,
     from_index: int = 0,
 ) -> AsyncGenerator[StepOutput, None]:

@@ -3,7 +3,7 @@
 They are the engine's own expansion, made here: for counting, limits, routing and block hashes.
 """
 
-from app.media.placeholders.family import Pictures, Sounds
+from app.media.placeholders.family import PictureFamily, Sounds
 from app.media.placeholders.load import pictures_of, sounds_of
 
-__all__ = ["Pictures", "Sounds", "pictures_of", "sounds_of"]
+__all__ = ["PictureFamily", "Sounds", "pictures_of", "sounds_of"]

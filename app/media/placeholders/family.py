@@ -3,7 +3,7 @@
 from typing import Protocol
 
 
-class Pictures(Protocol):
+class PictureFamily(Protocol):
     """A family's pictures. Equal if they expand all pictures alike."""
 
     @property

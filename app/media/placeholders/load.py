@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from app.errors import SettingsError
-from app.media.placeholders.family import Pictures, Sounds
+from app.media.placeholders.family import PictureFamily, Sounds
 from app.media.placeholders.idefics3 import Idefics3
 from app.media.placeholders.qwen2_audio import Qwen2Audio
 from app.media.placeholders.qwen_vl import QwenVl
@@ -16,7 +16,7 @@ from app.tokenizing.tokenizer import Tokenizer
 _IDEFICS3, _QWEN_VL = ("idefics3", "smolvlm"), ("qwen2_vl", "qwen2_5_vl")
 
 
-def pictures_of(model_dir: Path, tokenizer: Tokenizer, fields: Mapping[str, Any]) -> Pictures | None:
+def pictures_of(model_dir: Path, tokenizer: Tokenizer, fields: Mapping[str, Any]) -> PictureFamily | None:
     """None for a model that has no eyes, or none of these. `fields`: the engine's `mm_processor_kwargs`.
 
     Raises: SettingsError when the model's files don't say what is needed.

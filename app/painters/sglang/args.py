@@ -22,12 +22,12 @@ from app.pools.schema import Pool
 _CPU_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "TORCH_COMPILE_DISABLE": "1"}
 
 
-class EngineArgs(NamedTuple):
+class SglangPainterArgs(NamedTuple):
     environment: dict[str, str]  # to be set where it is not set already
     fields: dict[str, Any]  # of SGLang's ServerArgs
 
 
-def engine_args(pool: Pool) -> EngineArgs:
+def engine_args(pool: Pool) -> SglangPainterArgs:
     """Raises: SettingsError naming the bad argument."""
     arguments = {key.removeprefix("--").replace("-", "_"): value for key, value in pool.args.items()}
     environment = arguments.pop("env", {})
@@ -51,4 +51,4 @@ def engine_args(pool: Pool) -> EngineArgs:
     if type(gpus) is not int or gpus < 1:
         raise SettingsError(f"args.num_gpus={gpus!r}: must be a number from 1")
     ours = {} if torch.accelerator.is_available() else _CPU_ENVIRONMENT
-    return EngineArgs(ours | environment, {"num_gpus": gpus} | arguments | own)
+    return SglangPainterArgs(ours | environment, {"num_gpus": gpus} | arguments | own)

@@ -16,7 +16,7 @@ from sglang.multimodal_gen.runtime.server_args import ServerArgs
 
 from app.engines.log_level import root_logger_kept
 from app.errors import EngineDead, EngineFailed, RequestError, SettingsError
-from app.painters.sglang.args import EngineArgs
+from app.painters.sglang.args import SglangPainterArgs
 from app.painters.sglang.hooks import FOLDER
 from app.painters.sglang.steps import OnStep, Steps
 
@@ -29,7 +29,7 @@ _LOOK_S = 0.2  # for the end of the thread that sees deaths
 class Generator:
     """Methods block; one call of `paint` at a time."""
 
-    def __init__(self, args: EngineArgs, on_step: OnStep) -> None:
+    def __init__(self, args: SglangPainterArgs, on_step: OnStep) -> None:
         """Loads it. `on_step` is called in a thread. Raises: SettingsError, EngineFailed."""
         self._folder = Path(tempfile.mkdtemp(prefix="xylem-sglang-"))
         os.environ[FOLDER] = str(self._folder)  # for the processes that it starts

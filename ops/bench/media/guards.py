@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from app.media.limits import Limits
+from app.media.limits import MediaLimits
 from app.media.loader import MediaLoader
 from app.media.source import MediaSource
 from app.settings import Settings
@@ -88,7 +88,7 @@ async def _photo() -> AsyncIterator[tuple[MediaLoader, MediaSource]]:
                     raise Unavailable("the server of photos did not start")
                 await asyncio.sleep(0.05)
             host = f"media.test:{(folder / 'port').read_text()}"
-            limits = Limits.of(Settings(media_hosts=host, media_networks=f"{OUTER}/32"))  # type: ignore[arg-type]
+            limits = MediaLimits.of(Settings(media_hosts=host, media_networks=f"{OUTER}/32"))  # type: ignore[arg-type]
             tls = ssl.create_default_context(cafile=str(folder / "ca.pem"))
             loader = MediaLoader(limits, resolve=Names({"media.test": [[OUTER]]}).resolve, tls=tls)
             yield loader, MediaSource("image", "messages.0.content.1", url=f"https://{host}/photo")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from app.ids import PoolId, WorkerId
 from app.planner.decision import decide
-from app.planner.observed import EDGES, Histogram, Limits, Objective, SeenPool, SeenWorker, Speed, Traffic
+from app.planner.observed import EDGES, Histogram, Objective, ScaleLimits, SeenPool, SeenWorker, Speed, Traffic
 from ops.bench.planner.engine import SEATS, Measured, Request, Worker
 
 WINDOW_S = 10.0
@@ -130,7 +130,7 @@ def ours(now: float, wanted: int, fleet: Fleet) -> int:
     ]
     pool = SeenPool(POOL, MODEL, "both", fleet.speed(), workers, wanted)
     traffic = {MODEL: fleet.windows[-360:]}
-    return decide(now, traffic, [pool], {MODEL: OBJECTIVE}, Limits({POOL: 1}, {POOL: MOST}))[0].workers
+    return decide(now, traffic, [pool], {MODEL: OBJECTIVE}, ScaleLimits({POOL: 1}, {POOL: MOST}))[0].workers
 
 
 def fixed(_now: float, wanted: int, _fleet: Fleet) -> int:

@@ -14,7 +14,7 @@ from redis import Redis
 from app.ids import TenantId
 from app.keys import Keys
 from app.messages.wire import encode
-from app.tenants.limit_table import Budget, Limits
+from app.tenants.limit_table import Budget, TenantLimits
 from app.tenants.records import Price, Tenant
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable
@@ -29,7 +29,7 @@ _TOKENS = {"request": 1, "answer": 64}  # all of one is the request's own cost; 
 _PACE_MS = 10.0
 _TURNS, _QUICK_TURNS = 24, 8
 _ON = {"XYLEM_REQUIRE_KEYS": "true"}  # and with them usage
-_LIMITS = Limits(
+_LIMITS = TenantLimits(
     requests_per_min=10**9, tokens_per_min=10**9, parallel=10**6, budget=Budget(1e9, "money"), min_priority=0
 )
 

@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 from app.api.http.disconnect import until_client_left
 from app.api.http.sse import Sse
 from app.api.resumable.event_log import EventLog
-from app.bounded.held_bytes import Held, HeldBytes
+from app.bounded.held_bytes import HeldBytes, RequestBytes
 from app.errors import Cancelled, ServerStops, from_wire
 from app.messages.events import Failed
 from app.openai.responses.live_source import LiveSource
@@ -55,7 +55,9 @@ class ResponseStream(Response):
         else:
             await self._while_there(stream, sse, receive)
 
-    async def _while_there(self, stream: Followed, sse: Sse, receive: Receive, bytes_held: Held | None = None) -> None:
+    async def _while_there(
+        self, stream: Followed, sse: Sse, receive: Receive, bytes_held: RequestBytes | None = None
+    ) -> None:
         if isinstance(stream.source, LiveSource):  # its generation watches the client itself
             async with stream.source.call:
                 await self._run(stream, sse)
@@ -71,7 +73,7 @@ class ResponseStream(Response):
                 raise
             await sse.end()  # the response goes on elsewhere, and its stream can be resumed
 
-    async def _run(self, stream: Followed, sse: Sse, bytes_held: Held | None = None) -> None:
+    async def _run(self, stream: Followed, sse: Sse, bytes_held: RequestBytes | None = None) -> None:
         source, events = stream.source, stream.events
         if self._at_once:
             await sse.start()

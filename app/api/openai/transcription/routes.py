@@ -16,7 +16,7 @@ from app.api.openai.transcription import answer_schemas
 from app.api.state import asking_of, state_of
 from app.dispatch.answering.generation import Generation
 from app.dispatch.generation_plan import GenerationPlan
-from app.dispatch.models.aliases import Turn
+from app.dispatch.models.aliases import AliasTurn
 from app.dispatch.models.models import Model
 from app.dispatch.models.speech import WINDOW_S, SpeechTask
 from app.endpoints import TRANSCRIPTIONS, TRANSLATIONS
@@ -84,7 +84,7 @@ async def _handle(request: Request, schema: type[TranslationRequest], task: Spee
 
     async def other() -> GenerationPlan:
         """The plan for another model of the alias that the request names."""
-        other_body = await replace(asking, turn=Turn(refused=model.name)).served(form, "transcriptions")
+        other_body = await replace(asking, turn=AliasTurn(refused=model.name)).served(form, "transcriptions")
         another = asking.find_model(other_body.model, "transcribe")
         check_language(another, task, language)
         return planned(other_body, another)

@@ -4,8 +4,9 @@ Redis is always real: the embedded Valkey, and the distribution's redis-server.
 """
 
 import functools
+import gc
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import httpx
@@ -38,6 +39,17 @@ REAL_ENGINE = tuple(
         "acceptance/test_sglang", "acceptance/test_vllm",
     )
 )  # fmt: skip
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keeps garbage collection from the million objects that collecting makes, which all stay: here and later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -3,18 +3,17 @@
 import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-import torch
 from msgspec.structs import replace
-from safetensors.torch import save_file
-from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from app.engines.base import Adapters
 from ops.models.cell import Cell, right, untried, wrong
 from ops.models.loaded import Model, answer, difference, loaded, request, tokens_of
 from ops.models.plain import LONG
+
+if TYPE_CHECKING:
+    from torch import nn
 
 _RANK, _SCALE = 8, 0.3
 # Of layers that adapters are made for, as models call them.
@@ -42,6 +41,9 @@ async def adapted(model: Model) -> Cell:
 
 def write_adapter(made: Path, model: Path) -> None:
     """Raises: ValueError, KeyError, AttributeError, ImportError where transformers can't make the model."""
+    import torch
+    from safetensors.torch import save_file
+
     layers, random = _layers(model), torch.Generator().manual_seed(1)
     weights = dict[str, torch.Tensor]()
     for name, layer in layers.items():
@@ -55,7 +57,11 @@ def write_adapter(made: Path, model: Path) -> None:
     (made / "adapter_config.json").write_text(json.dumps(config))
 
 
-def _layers(model: Path) -> dict[str, nn.Linear]:
+def _layers(model: Path) -> "dict[str, nn.Linear]":
+    import torch
+    from torch import nn
+    from transformers import AutoConfig, AutoModelForCausalLM
+
     with torch.device("meta"):
         whole = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model))
     layers = {

@@ -4,8 +4,6 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import torch
-
 from ops.models.architectures import ARCHITECTURES
 from ops.models.cell import right, untried, wrong
 from ops.models.columns import COLUMNS
@@ -40,6 +38,8 @@ several at once: how many prompts were answered, and whether each prompt that Xy
 
 
 def page(rows: list[Row], pictures: list[Seen]) -> str:
+    import torch
+
     headings = ["models", "architecture", "groups", "type", *(column.heading for column in COLUMNS.values())]
     head = _HEAD.format(
         engines=", ".join(f"{name} {_version(*packages)}" for name, *packages in _ENGINES),

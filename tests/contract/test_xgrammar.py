@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from app.dialects.families import DIALECTS
-from app.engines.xgrammar_process import tried
 from app.messages.job import Grammar
 from app.openai.answer_grammar import Situation
 from tests.hostile_grammars import CIRCLES, DEEP
@@ -22,6 +21,12 @@ TEXTS = [
     hermes(arguments='{"days": "one", "unit": "C"}'), f"Hm.</think>\n\n{CALL}", f"<think>Hm.</think>{CALL}",
     '<think>Hm.</think>\n\n{"a": 1}', "Hm.</think>{}", "<think>{}",
 ]  # fmt: skip
+
+
+def tried(candidate: Grammar) -> Grammar:
+    from app.engines.xgrammar_process import tried  # with torch: no process needs it that only collects
+
+    return tried(candidate)
 
 
 class Xgrammar:

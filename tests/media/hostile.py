@@ -65,7 +65,8 @@ class Guards:
         if url is not None and case.data is None:
             url = url.replace("{port}", str(self.server.port)).replace("{silent}", str(self.server.silent_port))
             url = url.replace("{folder}", str(self.folder))
-        source = MediaSource(case.kind, PARAM, url=None if case.data is not None else url, data=case.data)
+        data = case.data() if callable(case.data) else case.data
+        source = MediaSource(case.kind, PARAM, url=None if data is not None else url, data=data)
         connections_before = self.server.inner_reached
         fresh = case.url.startswith("https://rebind")
         loader = self.loader(case.limits, Names(NAMES) if fresh else None)

@@ -5,6 +5,7 @@ Long, because it is one table. `make bench NAME=media` runs it too.
 
 import zlib
 from base64 import b64encode
+from collections.abc import Callable
 from typing import NamedTuple
 
 from app.media.source import SourceKind
@@ -68,7 +69,7 @@ class Case(NamedTuple):
     reason: str  # the end of the refusal, or some of it
     url: str = ""  # "" and no data: what `serve` says; "{port}", "{silent}" and "{folder}" are replaced
     serve: Serve | None = None
-    data: bytes | None = None
+    data: bytes | Callable[[], bytes] | None = None  # what takes long to make is made when it is sent
     kind: SourceKind = "image"
     limits: str = "usual"  # which of test_hostile.LIMITS
 
@@ -259,10 +260,13 @@ def _files() -> list[Case]:
     return [*file_cases, Case("file: none allowed", "(XYLEM_MEDIA_FOLDER is not set)", "file://{folder}/good.png")]
 
 
+def _zeros() -> bytes:
+    return zlib.compress(bytes(40_000_000), 9)
+
+
 def _pictures() -> list[Case]:
     whole, jpeg, webp = picture(size=(200, 200)), picture("JPEG", (200, 200)), picture("WEBP", (200, 200))
-    zeros = zlib.compress(bytes(40_000_000), 9)
-    contents = {
+    contents: dict[str, tuple[bytes | Callable[[], bytes], str]] = {
         "PNG cut off": (whole[:-30], _BROKEN),
         "PNG cut off in its head": (whole[:20], _BROKEN),
         "PNG with a bad checksum": (whole[:60] + b"\xff" + whole[61:], _BROKEN),
@@ -278,7 +282,7 @@ def _pictures() -> list[Case]:
         "SVG": (b'<svg xmlns="http://www.w3.org/2000/svg"><image href="file:///etc/passwd"/></svg>', _FOREIGN),
         "PostScript": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", _FOREIGN),
         "PDF": (b"%PDF-1.7\n", _FOREIGN),
-        "bomb in PNG": (png(13_000, 13_000, rows=13_000, bits=1), _PIXELS),
+        "bomb in PNG": (lambda: png(13_000, 13_000, rows=13_000, bits=1), _PIXELS),
         "barely too many pixels": (png(1000, 1001, rows=1001), _PIXELS),
         "PNG that says too much": (png(2**31 - 1, 2**31 - 1, rows=0), _PIXELS),
         "PNG of no width": (png(0, 10), _FOREIGN),
@@ -287,19 +291,21 @@ def _pictures() -> list[Case]:
         "JPEG that says too much": (jpeg_of_size(65535, 65535), _PIXELS),
         "WebP that says too much": (webp_of_size(16384, 16384), _PIXELS),
         "WebP that says a little too much": (webp_of_size(1200, 1200), _PIXELS),
-        "bomb in a PNG's text": (png(10, 10, chunk(b"zTXt", b"a\0\0" + zeros), rows=10), _BROKEN),
-        "bomb in a PNG's other text": (png(10, 10, chunk(b"iTXt", b"a\0\1\0\0\0" + zeros), rows=10), _BROKEN),
+        "bomb in a PNG's text": (lambda: png(10, 10, chunk(b"zTXt", b"a\0\0" + _zeros()), rows=10), _BROKEN),
+        "bomb in a PNG's other text": (
+            lambda: png(10, 10, chunk(b"iTXt", b"a\0\1\0\0\0" + _zeros()), rows=10),
+            _BROKEN,
+        ),
         "PNG with a cut chunk": (png(10, 10)[:40] + b"\xff\xff\xff\xff" + png(10, 10)[44:], _FOREIGN),
     }
     picture_cases = [Case(f"picture: {name}", reason, data=data) for name, (data, reason) in contents.items()]
-    many = chunk(b"tEXt", b"a\0b") * 4_000_000
     return [
         *picture_cases,
         Case("picture: too large", _LARGE, data=bytes(SIZE + 1)),
         Case("picture: costs much CPU", "takes more than 1 s of CPU time (XYLEM_MEDIA_DECODE_S)",
-             data=png(10, 10, many, rows=10), limits="long"),
+             data=lambda: png(10, 10, chunk(b"tEXt", b"a\0b") * 4_000_000, rows=10), limits="long"),
         Case("picture: costs much memory", "more memory than XYLEM_MEDIA_DECODE_BYTES",
-             data=png(16_000, 16_000), limits="large"),
+             data=lambda: png(16_000, 16_000), limits="large"),
     ]  # fmt: skip
 
 

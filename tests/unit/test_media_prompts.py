@@ -4,11 +4,6 @@ import time
 from typing import Any
 
 import pytest
-from transformers.models.smolvlm.processing_smolvlm import (
-    DEFAULT_MEDIA_OUTTRO,
-    DEFAULT_VIDEO_INTRO,
-    FRAME_TIMESTAMP_MESSAGE,
-)
 
 from app.dispatch.media.media_reader import Origin, Sample
 from app.dispatch.models.models import Model
@@ -89,13 +84,15 @@ def test_a_video_is_written_as_smolvlms_own_processor_does_it(model: Model, temp
         origins[0]._replace(number=number): Sample(Media("image", "s", (9, 9), frame=Frame(number, 2, at, 83.9)), b"")
         for number, at in enumerate((0.0, 61.9))
     } | {origins[1]: Sample(Media("image", "t", (9, 9)), b"")}
-    video_text = DEFAULT_VIDEO_INTRO.format(frame_count="two", video_duration="0:01:23")
+    from transformers.models.smolvlm import processing_smolvlm as own
+
+    video_text = own.DEFAULT_VIDEO_INTRO.format(frame_count="two", video_duration="0:01:23")
     for at in ("00:00", "01:01"):
-        video_text += FRAME_TIMESTAMP_MESSAGE.format(timestamp=at) + "<image>"
+        video_text += own.FRAME_TIMESTAMP_MESSAGE.format(timestamp=at) + "<image>"
     rendered_text = chat_prompt(
         model.tokenizer.with_template(template), body.messages, body, markers_of(model, samples), samples
     )
-    assert rendered_text == f"user:a{video_text}{DEFAULT_MEDIA_OUTTRO}<image>|"
+    assert rendered_text == f"user:a{video_text}{own.DEFAULT_MEDIA_OUTTRO}<image>|"
     assert params_of(body.messages) == ["messages.0.content.1", "messages.0.content.2"]
     prompt = model.encode(rendered_text, "messages", add_special_tokens=False)
     _, media, _ = expanded(model, prompt, origins_of(body.messages), samples, "messages")

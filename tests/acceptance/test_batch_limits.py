@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 from openai import OpenAI, RateLimitError
 
 from app.ids import TenantId
 from app.messages.wire import encode
 from app.tenants.limit_table import Budget, TenantLimits
-from app.tenants.records import Tenant, decode_api_key
+from app.tenants.records import Tenant
 from tests.acceptance.test_batch_work import TEXT, ended, line, progressed, results, submitted
 from tests.acceptance.test_security import create, xylem
 from tests.stack import Stack, mock_pool, stack, wait_until
@@ -90,17 +89,14 @@ def test_lines_are_charged_to_limits_of_their_own_where_a_key_has_them(fleet: St
 def test_lines_of_a_tenant_without_budget_wait_for_more_of_it_and_others_go_on(fleet: Stack) -> None:
     """None fails, and what was charged is what the batch says of its usage."""
     redis, lines = fleet.redis, 300
-    with client(fleet, "poor") as poor, client(fleet, "rich") as rich:
-        record = decode_api_key(redis.hget("batch-limits:keys:api", "poor"))
 
-        def give(budget: float) -> None:
-            team = Tenant(TenantId("poor"), limits=TenantLimits(budget=Budget(budget)))
-            redis.hset("batch-limits:tenants", "poor", encode(team))
+    def give(budget: float) -> None:
+        team = Tenant(TenantId("poor"), limits=TenantLimits(budget=Budget(budget)))
+        redis.hset("batch-limits:tenants", "poor", encode(team))
 
-        give(1000)
-        redis.hset("batch-limits:keys:api", "poor", encode(replace(record, tenant=TenantId("poor"))))
+    give(1000)  # who knows the key knows its tenant's budget, too
+    with client(fleet, "poor", "--tenant", "poor") as poor, client(fleet, "rich") as rich:
         budget = "batch-limits:budget:tenant/poor"
-        time.sleep(2.5)  # by then all processes know whose key it is
         batch = submitted(poor, asks(lines), TEXT)
 
         def spent() -> float:

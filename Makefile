@@ -13,13 +13,14 @@ MODEL ?=
 SUITE ?=
 VLLM ?=
 SGLANG ?=
+ELSEWHERE := not gpu and not media and not tiers and not nodes and not helm and not images and not soak
 BIN := .venv/bin
 UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --quiet --upgrade --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 FOR_CPU := $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS),--torch-backend cpu) --excludes requirements/cpu-excludes.txt \
 	--overrides requirements/cpu-overrides.txt --overrides requirements/torch-cpu.txt --no-emit-package torch
 
-.PHONY: help run test check docs reference walk lines away chaos soak smoke upgrade media tiers nodes helm images fuzz clients conformance templates readback bench models engines pictures lock lint-docker clean
+.PHONY: help run test test-fast test-all check docs reference walk lines away chaos soak smoke upgrade media tiers nodes helm images fuzz clients conformance templates readback bench models engines pictures lock lint-docker clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -28,11 +29,19 @@ help: ## this list
 run: $(if $(filter sglang,$(ENGINE)),.venv/.sglang,.venv/.$(DEVICE)) $(if $(filter shapes,$(MODEL)),.venv/.images) ## [DEVICE=cpu] [ENGINE=sglang] [MODEL=shapes]: install the packages and start the whole system with real vLLM, on a GPU if there is one, or with SGLang; with a model that sees and one that paints
 	@$(BIN)/xylem up $(if $(ENGINE),--engine $(ENGINE)) $(if $(MODEL),--model $(MODEL))
 
-test check: export PYTHONDONTWRITEBYTECODE = # so that a hundred processes compile their modules once
+test test-fast check: export PYTHONDONTWRITEBYTECODE = # so that a hundred processes compile their modules once
 test: .venv/.dev .venv/.sglang .xylem/models/SmolLM2-135M-Instruct/config.json ## install the packages and run all tests
 	@ops/test-servers.sh
 	@$(BIN)/pytest -m alone $$(grep -rl mark.alone --include '*.py' tests); alone=$$?; \
-	$(BIN)/pytest -m "not alone and not gpu and not media and not tiers and not nodes and not helm and not images and not soak" --numprocesses 4 --dist loadfile --no-loadscope-reorder && exit $$alone
+	$(BIN)/pytest -m "not alone and $(ELSEWHERE)" --numprocesses 4 --dist loadfile --no-loadscope-reorder && exit $$alone
+
+test-fast: .venv/.dev .venv/.sglang .xylem/models/SmolLM2-135M-Instruct/config.json ## those of `make test` that load no real engine
+	@ops/test-servers.sh
+	@$(BIN)/pytest -m alone $$(grep -rl mark.alone --include '*.py' tests); alone=$$?; \
+	$(BIN)/pytest -m "not alone and not real_engine and $(ELSEWHERE)" --numprocesses 4 --dist loadfile --no-loadscope-reorder && exit $$alone
+
+test-all: .venv/.dev ## `make test` and every group that it leaves out (media, tiers, nodes, helm, images, gpu), one after the other; a table, and one line of JSON (as root; two hours)
+	@$(BIN)/python -m ops.test_all
 
 check: .venv/.dev docs ## lint, types, import contracts, documentation, known vulnerabilities, unit tests: about a minute
 	@$(BIN)/ruff check .

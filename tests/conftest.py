@@ -39,6 +39,7 @@ REAL_ENGINE = tuple(
         "acceptance/test_sglang", "acceptance/test_vllm",
     )
 )  # fmt: skip
+OTHER_ENGINES = ("mock", "trtllm")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -56,7 +57,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A test's folder is its marker. What takes long begins first, so that all processes end together."""
     for item in items:
         item.add_marker(ring(item))
+        if loads_engine(item):
+            item.add_marker("real_engine")
     items.sort(key=lambda item: (not item.nodeid.startswith(REAL_ENGINE), RINGS.index(ring(item))))
+
+
+def loads_engine(item: pytest.Item) -> bool:
+    """Whether it is of a real engine; a suite over every engine runs over others, too."""
+    params = vars(item)["callspec"].params if "callspec" in vars(item) else {}
+    return item.nodeid.startswith(REAL_ENGINE) and params.get("subject") not in OTHER_ENGINES
 
 
 def ring(item: pytest.Item) -> str:

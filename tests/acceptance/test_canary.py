@@ -88,6 +88,7 @@ def parts(s: Stack) -> list[psutil.Process]:
     return sorted((p for p in below if os.getsid(p.pid) != p.pid), key=lambda p: p.create_time())
 
 
+@pytest.mark.real_engine
 @pytest.mark.parametrize(
     ("pool", "number"),
     [

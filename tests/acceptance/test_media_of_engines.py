@@ -23,7 +23,7 @@ from tests.media.samples import video
 from tests.stack import indexed_blocks, wait_until
 from tests.vlm import Kind, random_vlm
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(900)]
 
 POOL, SIZE = "decode-pool-a", 32
 ENV = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}

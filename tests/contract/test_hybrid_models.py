@@ -16,6 +16,7 @@ from tests.forkserver import forks_of
 from workers.engine.kv_indices import why_unindexed
 
 pytestmark = [
+    pytest.mark.real_engine,
     pytest.mark.timeout(600),
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning"),
 ]

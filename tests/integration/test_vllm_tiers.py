@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from app.engines.vllm import VllmEngine
 
 pytestmark = [
+    pytest.mark.real_engine,
     pytest.mark.timeout(300),
     # vLLM and what it imports use what torch and Python have deprecated, and leave ZeroMQ contexts to the collector.
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning"),

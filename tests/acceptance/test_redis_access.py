@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -250,7 +249,11 @@ def test_every_process_can_do_its_work_as_its_own_user_and_nothing_is_refused(
         return [worker.get("processed", 0) for worker in httpx.get(f"{flower}/workers?json=1").json()["data"]]
 
     wait_until(lambda: len(processed()) == 3 and all(processed()), "Flower saw tasks on all workers")
-    time.sleep(11)  # a worker counts its account anew every 10 s
+    accounts = [key.replace(b":worker:", b":reservations:") for key in guarded.admin.keys("xylem:worker:*")]
+    assert len(accounts) >= 2
+    for account in accounts:
+        guarded.admin.hset(account, "gone.0", "14,0,0")
+    wait_until(lambda: not guarded.admin.exists(*accounts), "each worker has counted its account anew")
     stop(s.names["prefill-pool-a"])
     xylem(guarded, "doctor")
     traffic_key = "xylem:traffic-of:mock:10"

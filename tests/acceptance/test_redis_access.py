@@ -28,6 +28,7 @@ from app.addresses.redis_url import tls_options
 from app.keys import Keys
 from app.tenants.records import ApiKey
 from app.tenants.registry import change_command, drop_price, drop_tenant, put_key, read_commands, registry_of
+from tests import forks
 from tests.certificates import certify, server_options
 from tests.lora import tiny_adapter
 from tests.stack import BIN, ROOT, Stack, free_port, mock_pool, stack, stop, wait_until
@@ -121,9 +122,7 @@ def run(guarded: Guarded, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 def xylem(guarded: Guarded, *argv: str, **env: str) -> str:
     """The output of the command, run as the operator."""
     full_env = {**os.environ, **env, "XYLEM_REDIS_URL": guarded.url("xylem-operator")}
-    result = subprocess.run(
-        [str(BIN / "xylem"), *argv], cwd=ROOT, env=full_env, capture_output=True, text=True, check=False
-    )
+    result = forks.run([str(BIN / "xylem"), *argv], ROOT, full_env)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
 

@@ -16,7 +16,7 @@ import pytest
 from kombu import Connection
 
 from tests.acceptance.test_bad_input import CHAT, JSON, TEXT, refusal
-from tests.stack import BIN, ROOT, Stack, free_port, leases, mock_pool, stack, wait_until
+from tests.stack import Stack, free_port, leases, mock_pool, stack, wait_until
 
 POOL = "decode-pool-a"
 ASK: dict[str, Any] = {"model": "mock", "prompt": "hello", "max_tokens": 4, "extra_body": {"ignore_eos": True}}
@@ -50,10 +50,7 @@ def urls(locked: Stack) -> list[str]:
 
 
 def xylem(s: Stack, *argv: str) -> "subprocess.CompletedProcess[str]":
-    command = [str(BIN / "xylem"), *argv]
-    return subprocess.run(
-        command, cwd=ROOT, env=s.environment(), capture_output=True, text=True, timeout=30, check=False
-    )
+    return s.xylem(*argv)
 
 
 def create(s: Stack, urls: list[str], name: str, *limits: str) -> str:

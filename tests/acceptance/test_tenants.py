@@ -61,15 +61,7 @@ def admin(s: Stack, method: str, path: str, body: Any = None, key: str = "sesame
 
 
 def xylem(s: Stack, *argv: str, code: int = 0) -> "subprocess.CompletedProcess[str]":
-    result = subprocess.run(
-        [str(BIN / "xylem"), *argv],
-        cwd=ROOT,
-        env=s.environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    result = s.xylem(*argv)
     assert result.returncode == code, result.stderr
     return result
 

@@ -32,8 +32,9 @@ def writer(s: Stack) -> "subprocess.Popen[bytes]":
 
 
 def xylem(s: Stack, *argv: str) -> str:
-    command = [str(BIN / "python"), "-m", "app.cli", *argv]
-    return subprocess.run(command, env=s.environment(), check=True, capture_output=True, text=True).stdout
+    result = s.xylem(*argv)
+    result.check_returncode()
+    return result.stdout
 
 
 @pytest.fixture(scope="module")

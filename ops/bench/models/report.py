@@ -33,10 +33,19 @@ def tables(results: Results) -> Iterator[Table]:
         rows = []
         for row in results["hybrid"]:
             seconds = row["uncached_s"], row["ttft_s"]["before"], row["ttft_s"]["after"]
-            shares = row["shares"]["before"], row["shares"]["after"], row["one_engine"]
+            shares = row["shares"]["before"], row["shares"]["after"], row["one_engine"], row["bound"]
             rows.append((row["model"], *(f"{x:.2f}" for x in seconds), *(f"{x:.3f}" for x in shares)))
         title = "Two workers with hybrid models, room for 7 of 12 system prompts each"
-        names = ("model", "an uncached prompt, s", "TTFT before, s", "now", "cached before", "now", "one engine")
+        names = (
+            "model",
+            "an uncached prompt, s",
+            "TTFT before, s",
+            "now",
+            "cached before",
+            "now",
+            "one engine",
+            "bound",
+        )
         yield table(title, *names, rows=rows, left=names[:1])
     if "retention" in results:
         rows = []

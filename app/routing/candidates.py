@@ -86,13 +86,17 @@ class Matches(Struct, frozen=True):
     beginnings: Sequence[tuple[int, frozenset[int]]] = ()  # as `depths`, of the layers that see everything
 
     def option(self, place: int, candidate: Candidate) -> Option:
-        cached_blocks, beginning = _deepest(self.depths, place), _deepest(self.beginnings, place)
+        cached_blocks = _deepest(self.depths, place) if self.depths else 0
+        beginning = _deepest(self.beginnings, place) if self.beginnings else 0
         coming = max(cached_blocks, self.coming.get(place, 0))
         return Option(candidate, cached_blocks, coming, beginning, tiered=self.tiered.get(place, NOT_TIERED))
 
 
 def _deepest(depths: Sequence[tuple[int, frozenset[int]]], place: int) -> int:
-    return next((depth for depth, places in depths if place in places), 0)
+    for depth, places in depths:
+        if place in places:
+            return depth
+    return 0
 
 
 class Ask(Struct, frozen=True):

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from app.ids import PoolId
 from app.messages.lease import Lease
-from app.routing.candidates import Ask, Candidate, Option, PlacementCost
+from app.routing.candidates import NOT_TIERED, Ask, Candidate, Option, PlacementCost
 from app.routing.tiers import load_s
 
 EXPECTED_ANSWER = 256  # the most tokens of an answer that blocks are reserved for: most are shorter than `max_tokens`
@@ -64,14 +64,13 @@ class Fleet(Struct, frozen=True):
 
     @classmethod
     def together(cls, pools: Mapping[PoolId, PoolSpeeds]) -> "Fleet":
-        count = sum(p.places for p in pools.values())
-        per_s, busy = (sum(p.prefills_per_s for p in pools.values()), sum(p.busy for p in pools.values()))
+        count, per_s, busy = 0, 0.0, 0.0
+        tokens_per_s, pulled_bytes_per_s = {}, {}
+        for pool, speeds in pools.items():
+            count, per_s, busy = count + speeds.places, per_s + speeds.prefills_per_s, busy + speeds.busy
+            tokens_per_s[pool], pulled_bytes_per_s[pool] = speeds.prefill_tokens_per_s, speeds.pulled_bytes_per_s
         rate = _DELAYED_SHARE * per_s / count / (1 - min(busy / count, _BUSY_MOST))
-        return cls(
-            {pool: p.prefill_tokens_per_s for pool, p in pools.items()},
-            rate,
-            {pool: p.pulled_bytes_per_s for pool, p in pools.items()},
-        )
+        return cls(tokens_per_s, rate, pulled_bytes_per_s)
 
 
 def _mean(values: Sequence[float], otherwise: float) -> float:
@@ -81,19 +80,21 @@ def _mean(values: Sequence[float], otherwise: float) -> float:
 def kv_cost(ask: Ask, option: Option, fleet: Fleet, weight: float) -> PlacementCost:
     """Seconds until the first token, and the delay of other requests in seconds."""
     speed = fleet.tokens_per_s[option.candidate.lease.worker.pool]
-    wait = line(option.candidate, fleet, ask.now) + _wait_for_blocks(ask, option) + option.loading_s + load_s(option)
+    wait = line(option.candidate, fleet, ask.now) + _wait_for_blocks(ask, option) + option.loading_s
+    if option.tiered is not NOT_TIERED:
+        wait += load_s(option)
     prefill = uncached_tokens(ask, option) / speed
-    return PlacementCost(wait, prefill, others_cost(fleet, weight, wait, prefill), _saved_s(ask, option, speed))
+    there = max(option.cached, option.coming)
+    saved_s = _saved_s(ask, option, there, speed) if option.beginning > there else 0.0
+    return PlacementCost(wait, prefill, others_cost(fleet, weight, wait, prefill), saved_s)
 
 
-def _saved_s(ask: Ask, option: Option, tokens_per_s: float) -> float:
+def _saved_s(ask: Ask, option: Option, there: int, tokens_per_s: float) -> float:
     """Seconds that later prompts with the same beginning are spared, if this one is computed here.
 
     Where layers differ, an engine keeps the point at which two prompts part when it computes the second of them.
+    `there`: leading blocks that need not be computed; the beginning has more.
     """
-    there = max(option.cached, option.coming)
-    if option.beginning <= there:
-        return 0.0
     return _COMES_AGAIN * (_without(ask, option, there) - _without(ask, option, option.beginning)) / tokens_per_s
 
 
@@ -109,8 +110,13 @@ def line(c: Candidate, fleet: Fleet, now: float) -> float:
 
 
 def load_part(c: Candidate) -> float:
-    """Seconds by which a fuller engine takes longer, and until it has a free seat."""
-    return _STEP_S * load(c) + _wait_for_seat(c)
+    """Seconds by which a fuller engine takes longer, and until it has a free seat.
+
+    By Little's law max_running / request_s requests end a second, and as many have to as there are too many.
+    """
+    most = c.lease.worker.max_running
+    wait = max(0, c.requests + 1 - most) / most * c.lease.speeds.request_s
+    return _STEP_S * load(c) + wait
 
 
 def pull_cost(ask: Ask, option: Option, fleet: Fleet) -> PlacementCost:
@@ -144,7 +150,7 @@ def missing_blocks(ask: Ask, option: Option) -> int:
 
 def uncached_tokens(ask: Ask, option: Option) -> int:
     """Prompt tokens that the place has to compute; the last token always."""
-    return _without(ask, option, max(option.cached + option.tiered.blocks, option.coming))
+    return _without(ask, option, max(option.cached + option.tiered.host + option.tiered.store, option.coming))
 
 
 def _without(ask: Ask, option: Option, blocks: int) -> int:
@@ -172,15 +178,6 @@ def held_blocks(c: Candidate) -> float:
 def load(c: Candidate) -> float:
     """1 when the requests there fill all seats, or all blocks."""
     return max(c.requests / c.lease.worker.max_running, held_blocks(c) / max(1, c.lease.worker.total_blocks))
-
-
-def _wait_for_seat(c: Candidate) -> float:
-    """Seconds until as many requests have ended as there are too many for another one.
-
-    By Little's law max_running / request_s end a second.
-    """
-    most = c.lease.worker.max_running
-    return max(0, c.requests + 1 - most) / most * c.lease.speeds.request_s
 
 
 def _wait_for_blocks(ask: Ask, option: Option) -> float:

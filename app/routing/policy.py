@@ -36,15 +36,18 @@ def place(
 
     Raises: NoWorker when no place can serve it, Saturated when all that can are full.
     """
-    able = [o for o in options if (can_prefill if part == "prefill" else can_serve)(o.candidate)]
-    if part == "decode":
-        able = [o for o in able if o.candidate.lease.worker.block_bytes]
+    able, free, can = list[Option](), list[Option](), can_prefill if part == "prefill" else can_serve
+    for o in options:
+        if not can(o.candidate) or (part == "decode" and not o.candidate.lease.worker.block_bytes):
+            continue
+        able.append(o)
+        if not ask.aside:
+            if not is_full(o.candidate, ask.room):
+                free.append(o)
+        elif has_slack(ask, o):
+            free.append(replace(o, candidate=behind_all(o.candidate)))
     if not able:
         raise NoWorker("No live worker serves this model. It may be starting: try again.")
-    if ask.aside:
-        free = [replace(o, candidate=behind_all(o.candidate)) for o in able if has_slack(ask, o)]
-    else:
-        free = [o for o in able if not is_full(o.candidate, ask.room)]
     if not free:
         raise Saturated
     if rules.policy == "kv":
@@ -62,10 +65,14 @@ def place(
 def placement(ask: Ask, best: Option, part: Part) -> Placement:
     """The placement of a request, or of a stage of it: what it takes there."""
     lease = best.candidate.lease
-    missing, tokens = missing_blocks(ask, best), uncached_tokens(ask, best)
-    blocks = missing if part == "prefill" else new_blocks(ask, best)
-    to_compute, to_pull = (0, missing) if part == "decode" else (tokens, 0)
-    tiers = best.tiered if best.loads and part != "decode" else NOT_TIERED
+    blocks = missing_blocks(ask, best) if part == "prefill" else new_blocks(ask, best)
+    to_compute, to_pull, tiers = 0, 0, NOT_TIERED
+    if part == "decode":
+        to_pull = missing_blocks(ask, best)
+    else:
+        to_compute = uncached_tokens(ask, best)
+        if best.tiered is not NOT_TIERED and best.loads:
+            tiers = best.tiered
     return Placement(
         lease.worker.pool, lease.worker.id, best.candidate.rank, blocks, to_compute, best.cached, to_pull, tiers
     )
@@ -73,14 +80,8 @@ def placement(ask: Ask, best: Option, part: Part) -> Placement:
 
 def loaded(c: Candidate, to: Placement, *, aside: bool = False) -> Candidate:
     """The place with the placement reserved, for the next decision of the same round."""
-    return _loaded_aside(c, to) if aside else _loaded(c, to)
-
-
-def _loaded_aside(c: Candidate, to: Placement) -> Candidate:
-    return replace(c, aside=c.aside + 1, aside_blocks=c.aside_blocks + to.blocks)
-
-
-def _loaded(c: Candidate, to: Placement) -> Candidate:
+    if aside:
+        return replace(c, aside=c.aside + 1, aside_blocks=c.aside_blocks + to.blocks)
     return replace(
         c,
         requests=c.requests + 1,
@@ -126,6 +127,8 @@ def _beyond_seats(c: Candidate, room: Room) -> int:
 
 def pick(scores: Sequence[tuple[Option, PlacementCost]], rules: Routing, session: str | None, rng: Random) -> Option:
     """The cheapest option, at random among equals; a session's own place, if that costs little more."""
+    if len(scores) == 1:
+        return scores[0][0]
     costs = [cost.total for _, cost in scores]
     low, high = min(costs), max(costs)
     if session is not None:

@@ -88,8 +88,8 @@ class TenantShares:
 
     def room(self, inflight: InFlight, seats: Callable[[InFlight], tuple[int, int]]) -> Room:
         """`seats`: of all places that may answer it, and the number of places."""
-        service, tenant = self.of(inflight), inflight.tenant
-        if inflight.job.aside or (not service.is_shared and tenant.name in (service.active or (tenant.name,))):
+        tenant, service = inflight.tenant, self._services.get(self._models[inflight.groups[0][0]])
+        if inflight.job.aside or service is None or service.active.keys() <= {tenant.name}:  # nobody else uses it
             return ALL
         return service.room(flow_of(inflight), tenant.weight, *seats(inflight))
 
@@ -157,8 +157,13 @@ class TenantShares:
 
     def unheard(self, in_flight: Iterable[InFlight]) -> list[str]:
         """The models of which has to be heard before these are placed."""
+        models = set[str]()
+        for f in in_flight:
+            if _counts(f):
+                models.add(self._model(f))
+        if not models:
+            return []
         now = time.monotonic()
-        models = {self._model(f) for f in in_flight if _counts(f)}
         return [m for m in models if self._of_model(m).is_shared or now - self._heard.get(m, -_STALE_S) >= _STALE_S]
 
     def tell(self) -> list[Command]:

@@ -10,6 +10,10 @@ In a Redis Cluster, names begin with a hash tag instead of the prefix, and what 
 `{<deployment>.<pool>}:` for the index (cached…, tiered…, stores…, predicted…); `{<deployment>.<api>}:` for out….
 """
 
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, TypeVar, cast
+
 from app.ids import (
     ApiId,
     BatchId,
@@ -24,9 +28,17 @@ from app.ids import (
     WorkerId,
 )
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 # kombu's separator between a queue's name and its priority step (0 is the most urgent).
 PRIORITY_SEP = "\x06\x16"
 PRIORITY_STEPS = (0, 3, 6, 9)
+_MOST = 4096  # names that are remembered, of each kind
+
+
+def _remembered(name: F) -> F:
+    """`name`, which is called for each request with the same few arguments: of pools and workers."""
+    return cast(F, lru_cache(_MOST)(name))
 
 
 class Keys:
@@ -57,6 +69,7 @@ class Keys:
     def seen(self, pool: PoolId) -> str:
         return f"{self._fleet}seen:{pool}"
 
+    @_remembered
     def worker(self, worker: WorkerId) -> str:
         return f"{self._fleet}worker:{worker}"
 
@@ -81,9 +94,11 @@ class Keys:
     def api(self, api: ApiId) -> str:
         return f"{self._fleet}api:{api}"
 
+    @_remembered
     def reservations(self, worker: WorkerId) -> str:
         return f"{self._fleet}reservations:{worker}"
 
+    @_remembered
     def loads(self, pool: PoolId) -> str:
         return f"{self._fleet}loads:{pool}"
 
@@ -169,6 +184,7 @@ class Keys:
     def prefixes(self, pool: PoolId) -> str:
         return f"{self._fleet}prefixes:{pool}"
 
+    @_remembered
     def limits(self, pool: PoolId) -> str:
         return f"{self._fleet}limits:{pool}"
 
@@ -178,12 +194,14 @@ class Keys:
     def pool_lock(self, pool: PoolId) -> str:
         return f"{self.pool_state(pool)}:lock"
 
+    @_remembered
     def changed(self, pool: PoolId) -> str:
         return f"{self._fleet}changed:{pool}"
 
     def watched(self, pool: PoolId) -> str:
         return f"{self._fleet}watched:{pool}"
 
+    @_remembered
     def cached(self, pool: PoolId) -> tuple[str, str]:
         """The prefix index, and the counts of its entries."""
         return f"{self._tagged(pool)}cached:{pool}", f"{self._tagged(pool)}cached-count:{pool}"
@@ -210,9 +228,11 @@ class Keys:
     def predicted(self, pool: PoolId, place: PlaceId) -> str:
         return f"{self._tagged(pool)}predicted:{pool}:{place}"
 
+    @_remembered
     def prefilling(self, worker: WorkerId) -> str:
         return f"{self._fleet}prefilling:{worker}"
 
+    @_remembered
     def starting(self, pool: PoolId) -> str:
         return f"{self._fleet}starting:{pool}"
 
@@ -348,6 +368,7 @@ class Keys:
     def desired(self, pool: PoolId) -> str:
         return f"{self._fleet}desired:{pool}"
 
+    @_remembered
     def queue(self, queue: QueueName, step: int = 0) -> str:
         """The list behind a Celery queue at one priority step."""
         return f"{self.prefix}{queue}{PRIORITY_SEP}{step}" if step else f"{self.prefix}{queue}"

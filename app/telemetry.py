@@ -10,9 +10,9 @@ import sys
 import time
 import traceback
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from logging.handlers import WatchedFileHandler
-from typing import Literal
+from typing import Literal, Protocol
 
 import structlog
 from prometheus_client import Counter as _Counter
@@ -185,6 +185,13 @@ INSPECTIONS = Counter(
 )
 
 
+class Place(Protocol):
+    """A place of a pool."""
+
+    @property
+    def requests(self) -> int: ...
+
+
 class RoutingMeters:
     """One pool's routing metrics, looked up once."""
 
@@ -215,12 +222,12 @@ class RoutingMeters:
             self._host.inc(host)
             self._store.inc(store)
 
-    def shared(self, each: Iterable[int]) -> None:
+    def shared(self, places: Sequence[Place]) -> None:
         """Records how many requests each place of the pool has; once a second, as it takes as long as a choice."""
         now = time.monotonic()
         if now - self._shared_at < _SHARED_EVERY_S:
             return
-        requests, self._shared_at = list(each), now
+        requests, self._shared_at = [place.requests for place in places], now
         total = sum(requests)
         if total:
             self._imbalance.set(max(requests) * len(requests) / total)

@@ -104,8 +104,10 @@ def prompt_hashes(
     `adapter`: with its version. `weights`: the version of the model's. `media`: in the prompt, by offset.
     """
     full = (len(prompt) - 1) // block_size * block_size
-    keys = [*weights_keys(weights), *(key for key in (adapter, salt) if key)]
-    return b"".join(chain(root(keys), prompt[:full], block_size, media_keys(media, block_size) if media else None))
+    parent = _ROOT
+    if weights or adapter or salt:
+        parent = root([*weights_keys(weights), *(key for key in (adapter, salt) if key)])
+    return b"".join(chain(parent, prompt[:full], block_size, media_keys(media, block_size) if media else None))
 
 
 def common_points(mine: bytes, other: bytes, every: int) -> int:

@@ -36,7 +36,20 @@ _TASKS: Mapping[StageKind, str] = {
     "paint": PAINT_TASK,
     "encode_pictures": PICTURES_TASK,
 }
-_ORIGIN = f"{os.getpid()}@{socket.gethostname()}"
+_HEADERS: Mapping[str, Any] = {
+    "lang": "py",
+    "shadow": None,
+    "eta": None,
+    "expires": None,
+    "group": None,
+    "group_index": None,
+    "timelimit": [None, None],
+    "origin": f"{os.getpid()}@{socket.gethostname()}",
+    "ignore_result": True,
+    "replaced_task_nesting": 0,
+    "stamped_headers": None,
+    "stamps": {},
+}
 
 
 def task_message(
@@ -63,11 +76,11 @@ def task_message(
     """
     args = (request, attempt) if handoff is None else (msgspec.to_builtins(handoff), request, attempt)
     kwargs_repr = repr({"x_request_id": x_request_id}) if x_request_id else "{}"
-    behind = [(DECODE_TASK, last), (then_task, then)]  # Celery takes the next one from the end
     trace_headers = {"traceparent": traceparent} if traceparent else {}
-    chain = [
-        _next_signature(name, to, request, attempt, kwargs_repr, trace_headers) for name, to in behind if to
-    ] or None
+    chain = None
+    if then or last:
+        behind = [(DECODE_TASK, last), (then_task, then)]  # Celery takes the next one from the end
+        chain = [_next_signature(name, to, request, attempt, kwargs_repr, trace_headers) for name, to in behind if to]
     embed = {"callbacks": None, "errbacks": None, "chain": chain, "chord": None}
     body = base64.b64encode(orjson.dumps([args, {}, embed])).decode()
     task_id = _task_id(task, queue, request, attempt)
@@ -77,25 +90,14 @@ def task_message(
             "content-encoding": "utf-8",
             "content-type": "application/json",
             "headers": {
-                "lang": "py",
+                **_HEADERS,
                 "task": task,
                 "id": task_id,
-                "shadow": None,
-                "eta": None,
-                "expires": None,
-                "group": None,
-                "group_index": None,
                 "retries": attempt,
-                "timelimit": [None, None],
                 "root_id": parent or task_id,
                 "parent_id": parent,
                 "argsrepr": repr(args if handoff is None else (_shown(handoff), request, attempt)),
                 "kwargsrepr": kwargs_repr,
-                "origin": _ORIGIN,
-                "ignore_result": True,
-                "replaced_task_nesting": 0,
-                "stamped_headers": None,
-                "stamps": {},
                 **trace_headers,
             },
             "properties": {
@@ -117,7 +119,10 @@ def task_messages(job: Job, step: int, handoff: KvHandle | None, meets_at: str, 
     `handoff`: where the prompt's KV is already. `meets_at`: "host:port" where both workers meet, if they begin at once.
     `ranks`: of the first worker. Some engines take the number of the room modulo this as the rank.
     """
-    own, trace = _own_id(job), job.traceparent
+    own, trace, stage = _own_id(job), job.traceparent, job.stages[0]
+    if len(job.stages) == 1:
+        task, queue = _TASKS[stage.kind], worker_queue(stage.pool, stage.worker)
+        return [task_message(task, queue, job.request, job.attempt, step, handoff, x_request_id=own, traceparent=trace)]
     encodes = [stage for stage in job.stages if stage.kind == "encode_pictures"]
     if encodes:
         first = job.stages[len(encodes)]
@@ -142,13 +147,11 @@ def task_messages(job: Job, step: int, handoff: KvHandle | None, meets_at: str, 
         (_TASKS[stage.kind], worker_queue(stage.pool, stage.worker), job.request, job.attempt, step)
         for stage in job.stages
     ]
-    if len(tasks) > 1 and not meets_at:
+    if not meets_at:
         return [task_message(*tasks[0], then=tasks[1][1], x_request_id=own, traceparent=trace), b""]
-    kv_source: Handoff | None = handoff
-    if len(tasks) > 1:
-        host, _, port = meets_at.rpartition(":")
-        room = secrets.randbits(62)
-        kv_source = Rendezvous(host, int(port), room - room % ranks + job.stages[0].rank)
+    host, _, port = meets_at.rpartition(":")
+    room = secrets.randbits(62)
+    kv_source = Rendezvous(host, int(port), room - room % ranks + stage.rank)
     return [task_message(*task, kv_source, x_request_id=own, traceparent=trace) for task in tasks]
 
 

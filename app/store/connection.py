@@ -67,7 +67,7 @@ class Connection(asyncio.Protocol):
         future: asyncio.Future[list[Any]] = loop.create_future()
         if not self._unsent:  # what is asked in the same turn of the loop is sent together: a send takes 15 µs
             loop.call_soon(self._send_all)
-        self._unsent.append(b"".join([hiredis.pack_command(c) for c in commands]))
+        self._unsent.append(b"".join(map(hiredis.pack_command, commands)))
         if not self._waiting:
             self._heard = time.monotonic()
             self._check = loop.call_later(self._timeout_s, self._close_if_silent)

@@ -7,6 +7,7 @@ which caches have its prompts. What a lease says of load and speeds is as old as
 import asyncio
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -96,28 +97,40 @@ class FleetReader:
         `grids`: by which the prompts are hashed, as of then; None: as known now. Raises: StoreDown.
         """
         grids = dict(self.grids) if grids is None else grids
-        await self.refresh([pool for pool in hashes if self._fleets[pool].known < 0])
-        questions = {pool: self._question(pool, prompts, grids[pool]) for pool, prompts in hashes.items()}
-        commands = [c for q in questions.values() for c in q.commands]
-        match_commands = {
-            pool: self._match(pool, questions[pool], prompts) for pool, prompts in hashes.items() if prompts
-        }
-        read, index_replies = await self._both(commands, list(match_commands.values()))
-        replies, match_replies = iter(read), dict(zip(match_commands, index_replies, strict=True))
-        for pool, reply in match_replies.items():
-            if reply is not None and questions[pool].guessed:
-                match_replies[pool] = await self._all_guessed(pool, questions[pool], hashes[pool], reply)
-        answers = {pool: [next(replies) for _ in q.commands] for pool, q in questions.items()}
-        await self._take({pool: reply[0] for pool, reply in answers.items()})
+        questions: dict[PoolId, _Question] = {}
+        commands, match_commands = list[Command](), dict[PoolId, Command]()
+        for pool in hashes:
+            if self._fleets[pool].known < 0:
+                await self.refresh([pool])
+        for pool, prompts in hashes.items():
+            question = questions[pool] = self._question(pool, prompts, grids[pool])
+            commands += question.commands
+            if prompts:
+                match_commands[pool] = self._match(pool, question, prompts)
+        replies, index_replies = await self._both(commands, list(match_commands.values()))
+        matches: dict[PoolId, Any] = dict(zip(match_commands, index_replies, strict=True))
+        answers, changes = dict[PoolId, list[Any]](), dict[PoolId, Sequence[bytes]]()
+        for pool, question in questions.items():
+            answers[pool], replies = list(replies[: len(question.commands)]), replies[len(question.commands) :]
+            if answers[pool][0]:
+                changes[pool] = answers[pool][0]
+            if question.guessed and matches.get(pool) is not None:
+                matches[pool] = await self._all_guessed(pool, question, hashes[pool], matches[pool])
+        if changes:
+            await self._take(changes)
+        views, empty = dict[PoolId, PoolView](), list[PoolId]()
         for pool, question in questions.items():
             if question.older:
                 self._fleets[pool].replace(self._older(question, answers[pool].pop(3)))
-        views = {pool: self._view(pool, q, answers[pool], match_replies.get(pool)) for pool, q in questions.items()}
-        empty = [pool for pool, view in views.items() if not view.candidates]
-        sightings = await self._wire.execute([("EXISTS", self._keys.seen(pool)) for pool in empty])
-        return views | {
-            pool: replace(views[pool], lately=bool(was)) for pool, was in zip(empty, sightings, strict=True)
-        }
+            views[pool] = self._view(pool, question, answers[pool], matches.get(pool))
+            if not views[pool].candidates:
+                empty.append(pool)
+        return views | await self._seen_lately(empty, views) if empty else views
+
+    async def _seen_lately(self, pools: Sequence[PoolId], views: Mapping[PoolId, PoolView]) -> dict[PoolId, PoolView]:
+        """The views of pools without a place, with whether they had a worker lately. Raises: StoreDown."""
+        sightings = await self._wire.execute([("EXISTS", self._keys.seen(pool)) for pool in pools])
+        return {pool: replace(views[pool], lately=bool(was)) for pool, was in zip(pools, sightings, strict=True)}
 
     async def _both(self, commands: list[Command], questions: list[Command]) -> tuple[Sequence[Any], Sequence[Any]]:
         """The replies of Redis, and of the index, which is None while it is away. Raises: StoreDown."""
@@ -246,33 +259,32 @@ class FleetReader:
 
     def _question(self, pool: PoolId, prompts: Sequence[bytes], grid: Grid) -> "_Question":
         keys, fleet = self._keys, self._fleets[pool]
-        guessed_places, older = fleet.guessed, fleet.older
         commands: list[Command] = [
             self._changes(pool),
             ("HGETALL", keys.limits(pool)),
             ("HGETALL", keys.loads(pool)),
-            *([("MGET", *(keys.worker(worker) for worker, _rank in older))] if older else []),
-            *(("HMGET", keys.load(worker), *(f.format(rank) for f in _FIELDS)) for worker, rank in older),
         ]
+        if fleet.older:
+            commands.append(("MGET", *(keys.worker(worker) for worker, _rank in fleet.older)))
+            for worker, rank in fleet.older:
+                commands.append(("HMGET", keys.load(worker), *(f.format(rank) for f in _FIELDS)))
         if prompts:
             commands.append(("EVAL", COMING, 1, keys.starting(pool), fleet.left, *prompts))
-        return _Question(commands, guessed_places, older, bool(prompts), self._has_tiers(pool), grid)
+        # An engine that reports no events tells nothing of its tiers either.
+        looks_up_tiers = fleet.has_tiers and not fleet.guessed
+        return _Question(commands, fleet.guessed, fleet.older, bool(prompts), looks_up_tiers, grid)
 
     def _match(self, pool: PoolId, question: "_Question", prompts: Sequence[bytes], first: int = 0) -> Command:
         """`first`: how many of the first guessed places are; if any is, the caches that tell of themselves are, too."""
         index, _ = self._keys.cached(pool)
         if question.has_tiers:
             return "EVAL", MATCH_TIERS, 2, index, self._keys.tiered(pool)[0], *prompts
-        guesses = [self._keys.predicted(pool, place) for place in question.guessed[first:]]
+        guesses = list(map(partial(self._keys.predicted, pool), question.guessed[first:]))
         now = round(clock.now() * 1000)
         if question.grid.everywhere:
             return "EVAL", MATCH, 1 + len(guesses), index, *guesses, now, int(not first), *prompts
         order = numbers_by_beginning(prompts) if guesses else ""
         return "EVAL", MATCH_POINTS, 1 + len(guesses), index, *guesses, now, int(not first), order, *prompts
-
-    def _has_tiers(self, pool: PoolId) -> bool:
-        """Whether tiers are looked up: an engine that reports no events tells nothing of them either."""
-        return self._fleets[pool].has_tiers and not self._fleets[pool].guessed
 
     def _older(self, question: "_Question", raws: Sequence[bytes | None]) -> dict[WorkerId, Lease | None]:
         """The leases of workers of wire version 1, which tell no change."""
@@ -307,12 +319,14 @@ class FleetReader:
     def _view(
         self, pool: PoolId, question: "_Question", reply: Sequence[Any], cache_reply: Sequence[Any] | None
     ) -> PoolView:
-        _changes, limits, loads, *more = reply
-        fleet = self._fleets[pool]
+        _changes, changed_limits, loads, *more = reply
+        fleet, limits = self._fleets[pool], self._limits[pool]
+        if changed_limits:
+            limits = self.limits(pool, changed_limits)
         older = {}
         for (worker, rank), fields in zip(question.older, more, strict=False):
             older[place_id(worker, rank).encode()] = ENTRY.pack(*(max(0, int(field or 0)) for field in fields))
-        candidates = fleet.candidates(dict(zip(loads[::2], loads[1::2], strict=True)), self.limits(pool, limits), older)
+        candidates = fleet.candidates(dict(zip(loads[::2], loads[1::2], strict=True)), limits, older)
         self.weights[pool] = fleet.weights
         same = fleet.grid in (None, question.grid)
         if not question.has_prompts:

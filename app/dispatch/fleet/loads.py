@@ -31,12 +31,14 @@ class Loads:
     def take(self, groups: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
         """`groups`: all fields. The entries that may have changed; of a place that has none any more, `NOTHING`."""
         before, self._groups = self._groups, groups
-        changed_fields = [field for field, group in groups.items() if before.get(field) != group]
-        gone_groups = [before[field] for field in before.keys() - groups.keys()]
-        old = [
-            name for group in (*gone_groups, *(before.get(f, b"") for f in changed_fields)) for name in entries(group)
-        ]
-        new = {name: entry for field in changed_fields for name, entry in entries(groups[field]).items()}
+        if before == groups:
+            return {}
+        old, new = dict[bytes, bytes](), dict[bytes, bytes]()
+        for field in before.keys() | groups.keys():
+            group, group_before = groups.get(field, b""), before.get(field, b"")
+            if group != group_before:
+                old |= entries(group_before)
+                new |= entries(group)
         for name in old:
             self.entries.pop(name, None)
         self.entries |= new

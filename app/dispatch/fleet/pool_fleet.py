@@ -198,7 +198,7 @@ class PoolFleet:
             places = [(blocks, self.indices.get(name)) for name, blocks in guessed_blocks]
             places_by_depth += [(n, frozenset([i])) for n, i in places if i is not None and i not in self._others]
             places_by_depth.sort(key=itemgetter(0), reverse=True)
-        return Matches(places_by_depth, self._starting(starting), beginnings=beginnings)
+        return Matches(places_by_depth, self._starting(starting) if starting else {}, beginnings=beginnings)
 
     def _places_of(self, raw: bytes) -> tuple[frozenset[int], frozenset[int]]:
         numbers = _numbers(raw)

@@ -89,7 +89,7 @@ class HeldRequests:
         """
         if inflight.job.aside and (inflight.job.attempt or self._most(inflight)):
             return True
-        if not self._lines.get(inflight.line):
+        if not self._lines or not self._lines.get(inflight.line):
             return self._shares.yields(inflight)
         return inflight.job.attempt > 0 or inflight.line not in self._gone
 
@@ -101,13 +101,16 @@ class HeldRequests:
         """The line has had no worker for long."""
         self._gone[line] = why
 
-    def looks_again(self, line: Line) -> None:
-        """The next round tells whether the line has workers."""
-        self._gone.pop(line, None)
+    def look_again(self, in_flight: Iterable[InFlight]) -> None:
+        """The round of these requests tells whether their lines have workers."""
+        if self._gone:
+            for inflight in in_flight:
+                self._gone.pop(inflight.line, None)
 
     def forget_empty_lines(self) -> None:
         """Lets the next request for an empty line look again for a worker."""
-        self._gone = {name: why for name, why in self._gone.items() if name in self._lines}
+        if self._gone:
+            self._gone = {name: why for name, why in self._gone.items() if name in self._lines}
 
     def may_wait(self, inflight: InFlight) -> bool:
         """Whether it may wait for a worker: an accepted request may, a new one unless the line's workers are gone."""
@@ -115,8 +118,11 @@ class HeldRequests:
 
     def patience_left_s(self, in_flight: Iterable[InFlight]) -> float:
         """Seconds that they may still wait for Redis; as many as any attempt needs, at least."""
-        since = [f.held_since for f in in_flight if f.held_since and f.refused]
-        return max(_ATTEMPT_S, self._patience_s + (min(since) - time.monotonic() if since else 0.0))
+        left_s = self._patience_s
+        for f in in_flight:
+            if f.held_since and f.refused:
+                left_s = min(left_s, self._patience_s + f.held_since - time.monotonic())
+        return max(_ATTEMPT_S, left_s)
 
     def take(self, is_awaited: Callable[[InFlight], bool]) -> Taken:
         """The heads of the lines: fewer of each where there are many lines, which take turns where there are very many.
@@ -125,6 +131,9 @@ class HeldRequests:
         `is_awaited` any more, or have waited too long.
         """
         selection, now, trials = Taken([], [], []), time.monotonic(), dict[Line, list[InFlight]]()
+        if not self._lines:
+            self._heads, self._taken = {}, {}
+            return selection
         kinds = {name: (*name[:2], self._taken.get(name) == 0) for name in self._lines}
         lines, counts = Counter(kinds.values()), Counter[tuple[Groups, bool, bool]]()
         for name, line in self._lines.items():

@@ -28,6 +28,7 @@ _WHOLE = 1024  # hashes of an outline, as in `coming.lua`
 
 class Placing(Struct, frozen=True):
     command: Command
+    attempt: int
     messages: list[Command]  # to the broker, if that is another server
 
 
@@ -37,19 +38,19 @@ def placement(
     inflight: InFlight,
     places: list[Placement],
     first: Worker,
+    encoders: int = 0,
     *,
     broker_apart: bool = False,
 ) -> Placing:
     """The call of `place.lua` with record, reservations and messages. Updates the request.
 
-    `first` computes its prompt.
+    `first` computes its prompt. `encoders`: how many of the places encode its pictures.
     """
     job = inflight.job
     step = priority_step(job.priority, aside=job.aside)
     inflight.placed_at = clock.now()
     ttl_ms = max(1, round((inflight.ends_at - time.monotonic() + _GRACE_S) * 1000))
     messages = task_messages(job, step, inflight.handoff, first.meets_at, first.ranks)
-    encoders = inflight.encoders
     split = len(places) - encoders > 1
     # If both workers begin at once, the decode worker has the request from the beginning.
     in_sequence = messages[-1] == b""
@@ -84,7 +85,7 @@ def placement(
         names.append(adapters)
         values += [name, version]
     command = "EVAL", PLACE, len(names), *names, job.run, encode(job), ttl_ms, outline(hashes), job.reply_to, *values
-    return Placing(command, apart)
+    return Placing(command, job.attempt, apart)
 
 
 def outline(hashes: bytes) -> bytes:

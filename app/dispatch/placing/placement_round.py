@@ -1,6 +1,7 @@
 """The decisions of one round of placement. No I/O."""
 
 from collections.abc import Callable, Mapping
+from itertools import chain
 from random import Random
 from types import MappingProxyType
 from typing import cast
@@ -20,7 +21,7 @@ from app.messages.wanted import Adapter
 from app.pools.schema import Pool, Routing
 from app.routing.adapter_load import may_load
 from app.routing.candidates import ALL, Ask, Candidate, Decision, Matches, Option, Placement, Room
-from app.routing.cost import Fleet
+from app.routing.cost import Fleet, PoolSpeeds
 from app.routing.disagg import SplitPlacement, place_split
 from app.routing.encoders import Encoded, Encoder, choose_encoders
 from app.routing.lines import Lines
@@ -48,12 +49,18 @@ class PlacementRound:
         self._pools, self._weights = pools, weights
         self.grids = dict(grids)  # of the whole round: its pools' workers may change meanwhile
         self._asking: dict[PoolId, dict[InFlight, int]] = {}  # by pool: requests, and their prompts' index in the read
+        self._looked_up: set[PoolId] = set()  # pools whose caches prompts are looked up in
+        self.encodes = False  # whether other workers may encode pictures of these
         for inflight in in_flight:
-            groups = *inflight.groups, *inflight.prefill_groups
-            encode_pools = inflight.encode_pools if inflight.wants_encoding else ()
-            for pool in (*(p for group in groups for p in group), *encode_pools):
-                asking = self._asking.setdefault(pool, {})
-                asking[inflight] = len(asking)
+            encode_pools: tuple[PoolId, ...] = ()
+            if inflight.encode_pools and inflight.wants_encoding:
+                self.encodes, encode_pools = True, inflight.encode_pools
+            for pool in chain(*inflight.groups, *inflight.prefill_groups, encode_pools):
+                if pool not in self._asking:
+                    self._asking[pool] = {}
+                    if pools[pool].routing.policy == "kv" and pools[pool].role != "encode":
+                        self._looked_up.add(pool)
+                self._asking[pool][inflight] = len(self._asking[pool])
         self._alone = len(in_flight) == 1
         self._placed: list[tuple[Placement, bytes]] = []
         self._now = clock.now()
@@ -66,10 +73,11 @@ class PlacementRound:
 
     def prompts(self) -> dict[PoolId, list[bytes]]:
         """The packed prompts to look up in each pool's caches; none if its policy ignores prefixes."""
-        return {
-            pool: [self._hashes(f, pool) for f in asking] if self._looks_at_prefixes(pool) else []
-            for pool, asking in self._asking.items()
-        }
+        prompts: dict[PoolId, list[bytes]] = {}
+        for pool, asking in self._asking.items():
+            grid, weights = self.grids[pool], self._weights.get(pool, "")
+            prompts[pool] = [f.hashes(grid, weights) for f in asking] if pool in self._looked_up else []
+        return prompts
 
     def assign(self, inflight: InFlight, rng: Random, turn: int, room: Room = ALL) -> list[Placement]:
         """Calls `decide`, and sets the job's stages. Returns their placements, in order.
@@ -82,13 +90,18 @@ class PlacementRound:
         inflight.placings += 1
         if inflight.wishes.explain or inflight.log is not None:
             inflight.decisions = decisions
-        places = {kind: decision.placement for kind, decision in decisions.items()}
-        stages = [Stage(kind, to.pool, to.worker, to.rank) for kind, to in places.items()]
-        weights = self.lease(list(places.values())[-1]).state.weights
-        encoders = self._encoders(inflight, next(iter(places.values())), weights)
-        stages = [Stage("encode_pictures", e.to.pool, e.to.worker, 0, e.media) for e in encoders] + stages
+        places, stages = list[Placement](), list[Stage]()
+        for kind, decision in decisions.items():
+            to = decision.placement
+            places.append(to)
+            stages.append(Stage(kind, to.pool, to.worker, to.rank))
+        weights = self.lease(places[-1]).state.weights
+        if self.encodes:
+            encoders = self._encoders(inflight, places[0], weights)
+            places = [*(e.to for e in encoders), *places]
+            stages = [*(Stage("encode_pictures", e.to.pool, e.to.worker, 0, e.media) for e in encoders), *stages]
         inflight.job = replace(inflight.job, stages=stages, weights=weights, behind=room.kept > 0)
-        return [*(e.to for e in encoders), *places.values()]
+        return places
 
     def _encoders(self, inflight: InFlight, first: Placement, weights: str) -> list[Encoder]:
         """The workers that encode its pictures before the first stage; none for pictures that are encoded already."""
@@ -112,11 +125,15 @@ class PlacementRound:
         job = inflight.job
         context = len(inflight.context)
         to_come = job.sampling.max_tokens - (context - len(job.prompt))
-        work, holds = (context + job.encoder_tokens, True) if job.kind == "decode" else (job.work, False)
+        work, holds = (context, True) if job.kind == "decode" else (job.work, False)
+        if holds and job.media:
+            work += job.encoder_tokens
         ask = Ask(work, to_come, job.sampling.n, inflight.wishes.session, job.aside, holds, self._now, room)
         refusal: XylemError | None = None
         for group in inflight.groups:
-            rules = inflight.rules(self._pools[group[0]].routing)
+            rules = self._pools[group[0]].routing
+            if inflight.wishes.rules:
+                rules = inflight.rules(rules)
             try:
                 stages = self._shortly(inflight, ask, group, rules, rng)
                 if stages is None:
@@ -151,12 +168,15 @@ class PlacementRound:
         whole = inflight.handoff is None and not inflight.prefill_groups and not ask.aside
         if not whole or inflight.wishes.explain or rules.policy != "kv" or rules.temperature:
             return None
+        for pool in group:
+            if self.views[pool].lines is None or pool not in self._looked_up:
+                return None
+            if self._pools[pool].peers:  # a pair of places may be cheaper
+                return None
         fleet = self._fleet(group)
-        if fleet is None or any(self.views[pool].lines is None or not self._looks_at_prefixes(pool) for pool in group):
+        if fleet is None:
             return None
-        if any(self._pools[pool].peers for pool in group):  # a pair of places may be cheaper
-            return None
-        options, fits = [], self._fits(inflight)
+        options, fits = [], self._fits(inflight) or _takes_all
         for pool in group:
             view, homes = self.views[pool], []
             if ask.session is not None and rules.affinity_s > 0:
@@ -174,11 +194,11 @@ class PlacementRound:
     def _fleet(self, group: tuple[PoolId, ...]) -> Fleet | None:
         """The speeds of the pools together; None where there is no worker."""
         if group not in self._fleets:
-            speeds = {
-                pool: pool_speeds
-                for pool in group
-                if (pool_speeds := self.views[pool].speeds) is not None and pool_speeds.places
-            }
+            speeds: dict[PoolId, PoolSpeeds] = {}
+            for pool in group:
+                pool_speeds = self.views[pool].speeds
+                if pool_speeds is not None and pool_speeds.places:
+                    speeds[pool] = pool_speeds
             self._fleets[group] = Fleet.together(speeds) if speeds else None
         return self._fleets[group]
 
@@ -186,8 +206,12 @@ class PlacementRound:
         self, inflight: InFlight, ask: Ask, group: tuple[PoolId, ...], rules: Routing, rng: Random, turn: int
     ) -> dict[StageKind, Decision]:
         """Raises: NoWorker, Saturated, RequestError."""
-        options = [option for pool in group for option in self._options(inflight, pool)]
-        able = [o for o in options if o.candidate.lease.worker.computes]
+        options, able = list[Option](), list[Option]()
+        for pool in group:
+            for option in self._options(inflight, pool):
+                options.append(option)
+                if option.candidate.lease.worker.computes:
+                    able.append(option)
         part: Part = "all" if inflight.handoff is None else "decode"
         try:
             decision = place(ask, able, rules, rng, turn, part=part, fleet=self._fleet(group))
@@ -195,7 +219,9 @@ class PlacementRound:
             if len(able) == len(options):
                 raise
             return self._only_split(inflight, ask, options, rules, rng, turn)
-        split = self._split(inflight, ask, decision, options, rules, rng, turn)
+        split = None
+        if inflight.prefill_groups or self._pools[decision.placement.pool].peers:
+            split = self._split(inflight, ask, decision, options, rules, rng, turn)
         if split is not None:
             return {"prefill": split.prefill, "decode": split.decode}
         return {inflight.job.kind: decision}
@@ -236,7 +262,7 @@ class PlacementRound:
             sides.append((inflight.prefill_groups, "prefill"))
         was_asked = False
         for groups, part in sides:
-            able = [o for group in groups for pool in group for o in self._able(inflight, pool)]
+            able = [o for group in groups for pool in group for o in self._options(inflight, pool, adapter=False)]
             able = [o for o in able if (can_prefill if part == "prefill" else can_serve)(o.candidate)]
             if not able:
                 return None
@@ -297,11 +323,8 @@ class PlacementRound:
 
     def lease(self, to: Placement) -> Lease:
         """The chosen worker's lease."""
-        return self._candidate(to).lease
-
-    def _candidate(self, to: Placement) -> Candidate:
         view = self.views[to.pool]
-        return view.candidates[view.indices[place_id(to.worker, to.rank)]]
+        return view.candidates[view.indices[place_id(to.worker, to.rank)]].lease
 
     def _reserve(self, to: Placement, inflight: InFlight) -> None:
         view = self.views[to.pool]
@@ -310,22 +333,24 @@ class PlacementRound:
         if not self._alone:
             self._placed.append((to, self._hashes(inflight, to.pool)))
 
-    def _options(self, inflight: InFlight, pool: PoolId) -> list[Option]:
-        """The places that are able, and have the request's adapter."""
-        options, adapter = self._able(inflight, pool), inflight.job.adapter
-        return options if adapter is None else [o for o in options if adapter in o.candidate.lease.worker.adapters]
+    def _options(self, inflight: InFlight, pool: PoolId, *, adapter: bool = True) -> list[Option]:
+        """The places that can go on with the request. `adapter`: and have its adapter."""
+        matches, fits = self._matches(inflight, pool), self._fits(inflight, adapter=adapter)
+        return [matches.option(i, c) for i, c in enumerate(self.views[pool].candidates) if fits is None or fits(c)]
 
-    def _able(self, inflight: InFlight, pool: PoolId) -> list[Option]:
-        """The places that have the request's weights, and support its grammar and seed."""
-        matches, fits = self._matches(inflight, pool), self._fits(inflight, adapter=False)
-        return [matches.option(i, c) for i, c in enumerate(self.views[pool].candidates) if fits(c)]
+    def _fits(self, inflight: InFlight, *, adapter: bool = True) -> Callable[[Candidate], bool] | None:
+        """Whether a place has the request's weights, and supports its grammar, media and seed; None: each does.
 
-    def _fits(self, inflight: InFlight, *, adapter: bool = True) -> Callable[[Candidate], bool]:
-        """Whether a place can go on with the request; `adapter`: also whether it has the adapter."""
-        job, weights, has_seed = inflight.job, inflight.weights, is_seeded(inflight.job.sampling)
-        kind = None if job.sampling.grammar is None else job.sampling.grammar.kind
+        `adapter`: also whether it has the adapter.
+        """
+        job, sampling = inflight.job, inflight.job.sampling
+        weights = inflight.weights if job.begun else None
+        has_seed = sampling.seed is not None and is_seeded(sampling)
+        kind = None if sampling.grammar is None else sampling.grammar.kind
         wanted_adapter = job.adapter if adapter else None
         kinds = {media.kind for media in job.media} if job.media else None
+        if weights is None and kind is None and wanted_adapter is None and kinds is None and not has_seed:
+            return None
 
         def fits(c: Candidate) -> bool:
             worker = c.lease.worker
@@ -339,10 +364,10 @@ class PlacementRound:
         return fits
 
     def _matches(self, inflight: InFlight, pool: PoolId) -> Matches:
-        if not self._looks_at_prefixes(pool):
+        if pool not in self._looked_up:
             return Matches()
         matches = self.views[pool].matches[self._asking[pool][inflight]]
-        if coming := self._coming(inflight, pool):
+        if self._placed and (coming := self._coming(inflight, pool)):
             both = {i: max(blocks, matches.coming.get(i, 0)) for i, blocks in coming.items()}
             matches = replace(matches, coming={**matches.coming, **both})
         return matches
@@ -366,8 +391,10 @@ class PlacementRound:
     def _hashes(self, inflight: InFlight, pool: PoolId) -> bytes:
         return inflight.hashes(self.grids[pool], self._weights.get(pool, ""))
 
-    def _looks_at_prefixes(self, pool: PoolId) -> bool:
-        return self._pools[pool].routing.policy == "kv" and self._pools[pool].role != "encode"
+
+def _takes_all(_: Candidate) -> bool:
+    """Returns True: any place can go on with the request."""
+    return True
 
 
 def _of_weights(options: list[Option], weights: str) -> list[Option]:

@@ -22,17 +22,14 @@ class PlacementWriter:
     def __init__(self, wire: Wire, broker: Wire | None) -> None:
         """`broker`: the Redis of Celery's messages, if it is another one."""
         self._wire, self._broker = wire, broker
-        self._away = False  # the broker did not answer last time
-
-    @property
-    def broker_apart(self) -> bool:
-        return self._broker is not None
+        self.broker_apart = broker is not None
+        self.is_away = False  # the broker did not answer last time
 
     async def check_broker(self) -> None:
         """Nothing is to be reserved for messages that can't be sent. Raises: StoreDown while the broker is away."""
-        if self._away and self._broker is not None:
+        if self._broker is not None:
             await self._broker.execute([("PING",)])
-            self._away = False
+            self.is_away = False
 
     async def write(self, placings: Sequence[Placing], others: Sequence[Command]) -> list[Any]:
         """The reply of `place.lua` for each placing, or a StoreDown, which may be a NotSent.
@@ -40,7 +37,7 @@ class PlacementWriter:
         Nobody needs the replies to `others`.
         """
         try:
-            replies = await self._wire.execute_each([*(p.command for p in placings), *others])
+            replies = await self._wire.execute_each([p.command for p in placings] + list(others))
         except StoreDown as exc:  # some commands may have been executed
             return [NotSent(exc.message)] * len(placings)
         replies = replies[: len(placings)]
@@ -61,7 +58,7 @@ class PlacementWriter:
         try:
             replies = iter(await broker.execute_each(messages))
         except StoreDown as exc:
-            self._away = True
+            self.is_away = True
             return [NotSent(exc.message)] * len(placings)
         refusals = ([next(replies) for _ in p.messages] for p in placings)
         return [next((NotSent(r.message) for r in of_one if isinstance(r, StoreDown)), None) for of_one in refusals]

@@ -182,7 +182,7 @@ class Placer:
 
     def _next_safely(self) -> list[InFlight]:
         """`_next`; if it fails, all its requests end with an error, and the next round begins with none."""
-        requests = [*self._waiting, *self._held]
+        requests = [*self._waiting, *self._held] if self._held else self._waiting
         try:
             return self._next()
         except Exception as exc:  # noqa: BLE001 (no client waits for ever)
@@ -196,7 +196,7 @@ class Placer:
         """The requests to be placed now, the most urgent first: heads of the lines, and new ones that don't queue."""
         came, self._waiting = self._waiting, []
         self._held.forget_empty_lines()
-        for inflight in sorted(came, key=urgency):
+        for inflight in sorted(came, key=urgency) if len(came) > 1 else came:
             if not self._awaited(inflight):
                 self._settle(inflight, None)  # its answer has ended, or nobody awaits it
             elif self._held.has_to_queue(inflight):
@@ -206,7 +206,9 @@ class Placer:
         heads, last, settlements = self._held.take(self._awaited)
         for inflight, why in settlements:
             self._settle(inflight, why)
-        size = _round_size([len(inflight.job.prompt) for inflight in self._waiting[:_ROUND]])
+        size = len(self._waiting)
+        if size > 1:
+            size = _round_size([len(inflight.job.prompt) for inflight in self._waiting[:_ROUND]])
         in_flight, self._waiting = self._waiting[:size], self._waiting[size:]
         return heads + in_flight + last
 
@@ -225,7 +227,7 @@ class Placer:
     async def _round(self, in_flight: list[InFlight]) -> None:
         if self.is_down:
             raise StoreDown
-        in_flight = [inflight for inflight in in_flight if self._resolved(inflight)]
+        in_flight = [inflight for inflight in in_flight if inflight.job.adapter is None or self._resolved(inflight)]
         if not in_flight:
             return
         round_ = PlacementRound(in_flight, self._pools, self._fleet.grids, self._fleet.weights)
@@ -233,8 +235,7 @@ class Placer:
         placed_requests: list[InFlight] = []
         placings: list[Placing] = []
         predictions: list[Command] = []
-        for inflight in in_flight:
-            self._held.looks_again(inflight.line)
+        self._held.look_again(in_flight)
         for number, inflight in enumerate(in_flight):
             if number % _STRIDE == _STRIDE - 1:
                 await asyncio.sleep(0)
@@ -243,7 +244,7 @@ class Placer:
                 placings.append(decision[0])
                 predictions += decision[1]
                 placed_requests.append(inflight)
-        others = self._ask(round_.asks)
+        others = self._ask(round_.asks) if round_.asks else []
         if self.shares.is_shared:
             self.shares.count(self._held.waiting())
             others += self.shares.tell()
@@ -253,7 +254,7 @@ class Placer:
         else:
             await self._write(placed_requests, placings, predictions + others)
         for pool, view in round_.views.items():
-            self._routed[pool].shared(c.requests for c in view.candidates)
+            self._routed[pool].shared(view.candidates)
         for inflight in placed_requests:
             if not self._awaited(inflight):
                 self.stop_later(inflight.job)
@@ -272,13 +273,15 @@ class Placer:
 
     async def _read(self, round_: PlacementRound, in_flight: list[InFlight]) -> None:
         """Reads all at once: one round trip. Raises: StoreDown."""
-        await self._writer.check_broker()
+        if self._writer.is_away:
+            await self._writer.check_broker()
         began = time.perf_counter()
-        fleet, embeddings = self._fleet.read(round_.prompts(), round_.grids), self._embeddings.read(in_flight)
-        if unheard := self.shares.unheard(in_flight):
+        fleet, unheard = self._fleet.read(round_.prompts(), round_.grids), self.shares.unheard(in_flight)
+        if unheard or round_.encodes:
+            embeddings = self._embeddings.read(in_flight)
             round_.views, round_.encoded, _ = await asyncio.gather(fleet, embeddings, self.shares.hear(unheard))
         else:
-            round_.views, round_.encoded = await asyncio.gather(fleet, embeddings)
+            round_.views = await fleet
         FLEET_READ.observe(time.perf_counter() - began)
 
     def _decide(self, round_: PlacementRound, inflight: InFlight) -> tuple[Placing, list[Command]] | None:
@@ -289,12 +292,13 @@ class Placer:
             return None
         try:
             room = self.shares.room(inflight, round_.seats)
-            if (inflight.line, room) in round_.full:
+            if round_.full and (inflight.line, room) in round_.full:
                 raise Saturated
             places = round_.assign(inflight, self._rng, next(self._turns), room)
-            first = round_.lease(places[inflight.encoders]).worker
+            encoders = inflight.encoders if round_.encodes else 0
+            first = round_.lease(places[encoders]).worker
             placing = placement(
-                self._keys, round_.grids, inflight, places, first, broker_apart=self._writer.broker_apart
+                self._keys, round_.grids, inflight, places, first, encoders, broker_apart=self._writer.broker_apart
             )
         except Saturated:
             self._wakes(round_, inflight)
@@ -309,11 +313,12 @@ class Placer:
         except Exception as exc:  # noqa: BLE001 (one request that can't be placed doesn't stop the others)
             self._refuse(inflight, exc)
             return None
-        self.shares.placed(inflight, places[inflight.encoders :], round_.lease(places[-1]))
+        self.shares.placed(inflight, places[encoders:], round_.lease(places[-1]))
         predictions: list[Command] = []
-        for to in places[inflight.encoders :]:
+        for to in places[encoders:]:
             grid, lease = round_.grids[to.pool], round_.lease(to)
-            predictions += prediction(self._keys, self._pools[to.pool], grid, inflight, to, lease)
+            if not lease.worker.kv_events:
+                predictions += prediction(self._keys, self._pools[to.pool], grid, inflight, to, lease)
             is_known = self._pools[to.pool].routing.policy == "kv" and round_.views[to.pool].looked_up
             inflight.expected = expected_tokens(inflight, places, lease, grid) if is_known else -1
             points = len(inflight.hashes(grid, inflight.job.weights or "")) // HASH_BYTES
@@ -328,9 +333,7 @@ class Placer:
             self._routed[inflight.job.stages[-1].pool].audited(inflight.expected, end.cached_tokens)
 
     def _resolved(self, inflight: InFlight) -> bool:
-        """Its adapter, if it wants one, is there, and it is of today's version; else its wait is over."""
-        if inflight.job.adapter is None:
-            return True
+        """The adapter that it wants is there, and it is of today's version; else its wait is over."""
         adapter = self._adapter(inflight.adapter_name)
         if adapter is None:
             self._settle(inflight, ModelNotFound(f"The model '{inflight.adapter_name}' is not served any more."))
@@ -341,8 +344,7 @@ class Placer:
     def _ask(self, asks: Collection[tuple[WorkerId, str]]) -> list[Command]:
         """Has workers load adapters for which requests wait."""
         now, commands = time.monotonic(), list[Command]()
-        if asks:
-            self._asked = {ask: at for ask, at in self._asked.items() if now - at < _ASK_AGAIN_S}
+        self._asked = {ask: at for ask, at in self._asked.items() if now - at < _ASK_AGAIN_S}
         for worker, adapter in asks:
             if (worker, adapter) not in self._asked:
                 self._asked[worker, adapter] = now
@@ -384,10 +386,9 @@ class Placer:
 
     async def _write(self, placements: list[InFlight], placings: list[Placing], others: list[Command]) -> None:
         """`placings`: those of `placements`, in order."""
-        attempts = [inflight.job.attempt for inflight in placements]
         replies = await self._writer.write(placings, others)
-        for inflight, attempt, reply in zip(placements, attempts, replies, strict=True):
-            if inflight.job.attempt != attempt:
+        for inflight, placing, reply in zip(placements, placings, replies, strict=True):
+            if inflight.job.attempt != placing.attempt:
                 continue  # its worker gave it back before this reply came, and it waits to be placed anew
             if isinstance(reply, NotSent):
                 self.stop_later(inflight.job)
@@ -408,8 +409,9 @@ class Placer:
                 self._fleet.forget([stage.pool for stage in inflight.job.stages])
                 inflight.unplace()
                 self._waiting.append(inflight)
-        if any(inflight.held_since and inflight.job.worker for inflight in placements):
-            self._try_held.set()  # a held request found room: there may be some for the next
+        for inflight in placements:
+            if inflight.held_since and inflight.job.worker:
+                self._try_held.set()  # a held request found room: there may be some for the next
 
     def _awaited(self, inflight: InFlight) -> bool:
         return self._in_flight.get(inflight.job.request) is inflight

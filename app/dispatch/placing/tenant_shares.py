@@ -7,6 +7,7 @@ each round of placement reads and writes it, together with its own commands.
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
+from operator import attrgetter
 
 from app.dispatch.inflight import ATTEMPTS, InFlight, Line
 from app.ids import ApiId, CellId, PoolId, RequestId, TenantId
@@ -69,7 +70,7 @@ class TenantShares:
 
     @property
     def is_shared(self) -> bool:
-        return any(service.is_shared for service in self._services.values())
+        return any(map(attrgetter("is_shared"), self._services.values()))
 
     def of(self, inflight: InFlight) -> TenantService:
         return self._of_model(self._model(inflight))

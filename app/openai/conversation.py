@@ -1,6 +1,6 @@
 """The messages of a conversation: as clients send them, and as chat templates take them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -141,6 +141,14 @@ def check_conversation(messages: Sequence[Message]) -> None:
         elif isinstance(message, ToolMessage) and message.tool_call_id not in calls:
             where = f"messages.{i}.tool_call_id"
             raise RequestError(f"'{where}': no message before it has a tool call of that id.", param=where)
+
+
+def has_media(messages: Iterable[Message]) -> bool:
+    """Asked for each request."""
+    for message in messages:  # noqa: SIM110 (a generator would cost as much as all the rest)
+        if type(message.content) is list and message.media:
+            return True
+    return False
 
 
 def thinks(message: Message) -> bool:

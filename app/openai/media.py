@@ -21,14 +21,6 @@ from app.tenants.cost import Used
 _NAMES: Mapping[OriginKind, str] = {"image": "pictures", "audio": "sound", "video": "videos", "file": "pictures"}
 
 
-def has_media(messages: Iterable[Message]) -> bool:
-    """Asked for each request."""
-    for message in messages:  # noqa: SIM110 (a generator would cost as much as all the rest)
-        if type(message.content) is list and message.media:
-            return True
-    return False
-
-
 def origins_of(messages: Iterable[Message]) -> list[Origin]:
     """Origins of the messages' media, in the order of the prompt."""
     return [part.origin for message in messages for part in message.media]

@@ -40,7 +40,7 @@ def check_dialect(model: Model, request: ToolsRequest) -> None:
 
 def read_dialect(model: Model, request: ToolsRequest) -> Dialect | None:
     """The dialect that an answer is parsed by; None where all its text is content."""
-    return model.writing.dialect if model.writing.reasons or request.offered else None
+    return model.writing.dialect if model.writing.reasons or (request.tools and request.offered) else None
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ def make_parser(model: Model, request: ToolsRequest, place: Place) -> ParserMake
     dialect = read_dialect(model, request)
     if dialect is None:
         return None
-    return ParserMaker(dialect, {tool.function.name: tool.parameters for tool in request.offered}, place)
+    tools = {tool.function.name: tool.parameters for tool in request.offered} if request.tools else {}
+    return ParserMaker(dialect, tools, place)
 
 
 def content_rules(model: Model, prompt: Sequence[int], request: PromptRequest) -> ContentRules:
@@ -95,12 +96,8 @@ def place_in_reasoning(model: Model, prompt: Sequence[int], request: PromptReque
     dialect = writing.dialect
     if dialect is None or not dialect.thoughts or read_dialect(model, request) is None:
         return _IN_CONTENT
-    tail = _tail(model, prompt)
+    tail = model.tokenizer.decode([*prompt[-_TAIL:]], skip_special_tokens=False).rstrip()
     if dialect.begun(tail):
         return Place(begun=True)
     over = tail.endswith(dialect.thoughts[0].ends)
     return Place(writing.begun and not over and not request.continue_final_message, over)
-
-
-def _tail(model: Model, prompt: Sequence[int]) -> str:
-    return model.tokenizer.decode([*prompt[-_TAIL:]], skip_special_tokens=False).rstrip()

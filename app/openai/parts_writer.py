@@ -44,7 +44,7 @@ class PartsWriter(ChatWriter):
         self._reasoning = call.model.writing.reasoning_field
         self._fronts = {Content: b'{"content":', Reasoning: b'{"%b":' % self._reasoning.encode()}
         self._named = isinstance(body.tool_choice, NamedTool)
-        self._ids = CallIds(call.model, call.id, earlier_calls(body.messages))
+        self._ids = CallIds(call.model, call.id, earlier_calls(body.messages) if body.tools else 0)
 
     def choice(self, index: int, d: Delta) -> dict[str, Any]:
         fields = self._fields(index, self._parts(index, d))

@@ -32,6 +32,6 @@ def plan_of(
         wishes=body.wishes(explain=asking.explain),
         aside=body.aside,
         whole=whole,
-        tier=body.tier,
+        tier=None if body.service_tier is None else body.tier,
         asked=body,
     )

@@ -193,16 +193,15 @@ class _CompletionsRequest(GenerationRequest, StructuredRequest):
             n=self.n or 1,
             logprobs=logprobs,
             prompt_logprobs=self.prompt_logprobs if prompt_logprobs is None else prompt_logprobs,
-            logit_bias=self._logit_bias(),
+            logit_bias=self._logit_bias(self.logit_bias) if self.logit_bias else None,
             special_tokens=self.skip_special_tokens is False,
         )
 
-    def _logit_bias(self) -> dict[int, float] | None:
-        if not self.logit_bias:
-            return None
-        if not all(_TOKEN_ID.fullmatch(key) for key in self.logit_bias):
+    @staticmethod
+    def _logit_bias(biases: Mapping[str, float]) -> dict[int, float]:
+        if not all(_TOKEN_ID.fullmatch(key) for key in biases):
             raise RequestError("The keys of 'logit_bias' have to be token ids.", param="logit_bias")
-        return {int(token): bias for token, bias in self.logit_bias.items()}
+        return {int(token): bias for token, bias in biases.items()}
 
 
 class Conversation(_CompletionsRequest, PromptRequest):

@@ -118,14 +118,14 @@ class StructuredRequest(Body):
 
     def asked_format(self) -> Format | None:
         """Raises: RequestError for several formats, or for invalid JSON."""
+        if self.model_fields_set.isdisjoint(_FIELDS):  # nearly every request
+            return None
         formats = self._formats()
         if len(formats) > 1:
             raise refused(formats[1].where, f"an answer has one format, and '{formats[0].where}' is given already")
         return formats[0] if formats else None
 
     def _formats(self) -> list[Format]:
-        if self.model_fields_set.isdisjoint(_FIELDS):  # nearly every request
-            return []
         response_format, formats = self.response_format, []
         if isinstance(response_format, SchemaFormat):
             formats.append(Format("json", response_format.json_schema.schema_, "response_format.json_schema.schema"))

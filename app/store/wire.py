@@ -176,9 +176,9 @@ class Wire:
 
 def _understood(replies: list[Any]) -> list[Any]:
     """The replies, with our errors. Raises: ConnectionError, where they come from a Redis that can't serve now."""
-    refusals = [reply for reply in replies if type(reply) is hiredis.ReplyError]
-    if not refusals:
+    if hiredis.ReplyError not in map(type, replies):
         return replies
+    refusals = [reply for reply in replies if type(reply) is hiredis.ReplyError]
     if any(str(refusal).startswith(_NOT_THERE) for refusal in refusals):
         raise ConnectionError("Redis is still starting, or is a replica now")
     return [store_down(reply) if type(reply) is hiredis.ReplyError else reply for reply in replies]

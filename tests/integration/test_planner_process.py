@@ -52,7 +52,7 @@ class Replica:
 
     def __init__(self, wire: Wire, name: str) -> None:
         self.counter = TrafficCounter(wire, KEYS, ApiId(name), OBJECTIVES)
-        self.counter._counts = {}
+        self.counter.counts = {}
 
     def answer(self, prompt: int, answer: int, cached: int = 0, *, ttft_s: float = 0.1, **more: object) -> None:
         plan, inflight, end = request(prompt, answer, cached, **more)
@@ -60,7 +60,7 @@ class Replica:
         self.counter.ended(plan, "ok", [inflight], [end], ttft_s, 0.02)
 
     async def tell(self, begin: float) -> None:
-        counts, self.counter._counts = self.counter._counts, {}
+        counts, self.counter.counts = self.counter._counts, {}
         assert counts is not None
         await self.counter._write(int(begin // 10), counts)
 

@@ -14,7 +14,7 @@ from app.dispatch.attempt_log import AttemptLog
 from app.dispatch.event_queue import EventQueue
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
-from app.dispatch.inflight import ChoiceOutput, InFlight
+from app.dispatch.inflight import ChoiceOutput, Groups, InFlight
 from app.dispatch.media.corrections import corrections
 from app.dispatch.media.media_store import Samples
 from app.dispatch.observing.answer_trace import add_answer
@@ -92,10 +92,11 @@ class Generation(GenerationBase):
         self._first: float | None = None
         self._watching: asyncio.TimerHandle | asyncio.Task[None] | None = None
         self._last = self._arrived
-        alone = len(self.prompts) == 1
-        self._params = plan.params
+        self._params = plan.params if plan.samples else {}
         self._inspection: Inspection | None = None  # if its contents are inspected or logged, from its beginning on
-        self._numbers = {self.id if alone else RequestId(f"{self.id}-{i}"): i for i in range(len(self.prompts))}
+        self._numbers = {self.id: 0}
+        if len(self.prompts) != 1:
+            self._numbers = {RequestId(f"{self.id}-{i}"): i for i in range(len(self.prompts))}
 
     async def __aenter__(self) -> Self:
         """Sends the prompts, the first time. Raises: RateLimited, BudgetUsed, NoWorker, Saturated, StoreDown."""
@@ -116,8 +117,9 @@ class Generation(GenerationBase):
             # Of an adopted answer that has begun, its former owner has asked; of another one nobody may have.
             if self._inspection is not None and (self._begun is None or not self._begun.out):
                 await self._inspection.prompt()
-            if self._dispatcher.traffic is not None and (self._begun is None or not self._begun.attempt):
-                self._dispatcher.traffic.came(self.plan)
+            traffic = self._dispatcher.traffic
+            if traffic is not None and traffic.counts is not None and (self._begun is None or not self._begun.attempt):
+                traffic.came(self.plan)
             await self._send()
         except BaseException as exc:
             await self.__aexit__(None, exc, None)
@@ -142,7 +144,7 @@ class Generation(GenerationBase):
         for request, number in self._numbers.items():
             inflight = self._inflight(request, number)
             self._outputs += inflight.out
-            if all(out.finished for out in inflight.out):
+            if self._begun is not None and all(out.finished for out in inflight.out):
                 self.done[number] = Done(request, inflight.job.attempt)
             else:
                 self._in_flight.append(inflight)
@@ -283,8 +285,11 @@ class Generation(GenerationBase):
         # Only the engine that computes a prompt has its logprobs, and the answer's worker has to send them.
         # Rows that a client computed are computed where the answer is made: decision 0050.
         media = self.plan.media[number] if self.plan.media else ()
-        together = sampling.prompt_logprobs is not None or any(one.kind == "embeds" for one in media)
-        prefill_groups = () if together else self.model.prefill_groups(tokens, self.plan.wishes)
+        together = sampling.prompt_logprobs is not None or (media and any(one.kind == "embeds" for one in media))
+        prefill_groups: Groups = ()
+        if self.model.prefill_pools and not together:
+            prefill_groups = self.model.prefill_groups(tokens, self.plan.wishes)
+        own_salt, tenants_salt = self.plan.cache_salt, self.client.tenant.salt
         trace = self._trace
         attempts = AttemptLog(trace.place) if trace is not None and trace.sampled else None
         job = Job(
@@ -295,7 +300,7 @@ class Generation(GenerationBase):
             sampling,
             self._deadline,
             self.plan.priority,
-            cache_salt=salted(self.client.tenant.salt, self.plan.cache_salt),
+            cache_salt=salted(tenants_salt, own_salt) if tenants_salt or own_salt else None,
             aside=self.plan.aside,
             whole=self.plan.whole,
             x_request_id=self.x_request_id,

@@ -42,7 +42,7 @@ class TrafficCounter:
         """`objectives`: by model; others are not counted."""
         self._wire, self._keys, self._api, self._objectives = wire, keys, api, objectives
         self._wanted = False
-        self._counts: dict[str, _Count] | None = None  # None: this window has begun without it
+        self.counts: dict[str, _Count] | None = None  # None: this window has begun without it
 
     @property
     def question(self) -> Command:
@@ -55,7 +55,7 @@ class TrafficCounter:
 
     def came(self, plan: GenerationPlan) -> None:
         """A request is to be answered."""
-        if self._counts is not None and (entry := self._counted(self._counts, plan)) is not None:
+        if self.counts is not None and (entry := self._counted(self.counts, plan)) is not None:
             entry[0].arrivals += len(plan.prompts)
 
     def ended(
@@ -68,7 +68,7 @@ class TrafficCounter:
         itl_s: float,
     ) -> None:
         """A request has ended. `ends`: those of its `prompts` that were answered. `ttft_s`: None: it had no token."""
-        if self._counts is None or outcome == Cancelled.code or (entry := self._counted(self._counts, plan)) is None:
+        if self.counts is None or outcome == Cancelled.code or (entry := self._counted(self.counts, plan)) is None:
             return
         count, objective = entry
         cached_tokens = {each.request: each.cached_tokens for each in ends}
@@ -93,7 +93,7 @@ class TrafficCounter:
         """Raises: StoreDown; then the planner sees less traffic than there was."""
         number, over_s = divmod(clock.now(), TRAFFIC_WINDOW_S)
         await asyncio.sleep(TRAFFIC_WINDOW_S - over_s + _SOON_S)
-        counts, self._counts = self._counts, {} if self._wanted else None
+        counts, self.counts = self.counts, {} if self._wanted else None
         if counts is not None:
             await self._write(int(number), counts)
 

@@ -81,34 +81,40 @@ def task_message(
     if then or last:
         behind = [(DECODE_TASK, last), (then_task, then)]  # Celery takes the next one from the end
         chain = [_next_signature(name, to, request, attempt, kwargs_repr, trace_headers) for name, to in behind if to]
-    embed = {"callbacks": None, "errbacks": None, "chain": chain, "chord": None}
-    body = base64.b64encode(orjson.dumps([args, {}, embed])).decode()
+    body = [args, {}, {"callbacks": None, "errbacks": None, "chain": chain, "chord": None}]
     task_id = _task_id(task, queue, request, attempt)
+    headers = {
+        **_HEADERS,
+        "task": task,
+        "id": task_id,
+        "retries": attempt,
+        "root_id": parent or task_id,
+        "parent_id": parent,
+        "argsrepr": repr(args if handoff is None else (_shown(handoff), request, attempt)),
+        "kwargsrepr": kwargs_repr,
+        **trace_headers,
+    }
+    return _enveloped(body, headers, queue, step, f"{request}.{attempt}")
+
+
+def _enveloped(body: list[Any], headers: Mapping[str, Any], queue: QueueName, step: int, tag: str) -> bytes:
+    """The message as kombu writes it into Redis. `tag`: of its delivery."""
+    properties = {
+        "correlation_id": headers["id"],
+        "reply_to": "",
+        "delivery_mode": 2,
+        "delivery_info": {"exchange": "", "routing_key": queue},
+        "priority": step,
+        "body_encoding": "base64",
+        "delivery_tag": tag,
+    }
     return orjson.dumps(
         {
-            "body": body,
+            "body": base64.b64encode(orjson.dumps(body)).decode(),
             "content-encoding": "utf-8",
             "content-type": "application/json",
-            "headers": {
-                **_HEADERS,
-                "task": task,
-                "id": task_id,
-                "retries": attempt,
-                "root_id": parent or task_id,
-                "parent_id": parent,
-                "argsrepr": repr(args if handoff is None else (_shown(handoff), request, attempt)),
-                "kwargsrepr": kwargs_repr,
-                **trace_headers,
-            },
-            "properties": {
-                "correlation_id": task_id,
-                "reply_to": "",
-                "delivery_mode": 2,
-                "delivery_info": {"exchange": "", "routing_key": queue},
-                "priority": step,
-                "body_encoding": "base64",
-                "delivery_tag": f"{request}.{attempt}",
-            },
+            "headers": headers,
+            "properties": properties,
         }
     )
 

@@ -11,7 +11,7 @@ from app.dispatch.media.media_reader import NO_SAMPLES, Samples
 from app.dispatch.models.models import Model
 from app.endpoints import CHAT
 from app.errors import RequestError
-from app.openai.answer_grammar import answer_grammar
+from app.openai.answer_grammar import AnswerGrammar, answer_grammar
 from app.openai.chat_writer import ChatWriter
 from app.openai.conversation import has_media
 from app.openai.media import load_media, named_media, origins_of
@@ -72,6 +72,30 @@ def chat_plan(
     if samples:
         expansion = expanded(model, prompt, origins_of(body.messages), samples, param)
         prompt = expansion.prompt
+    room = _room(asking, model, body, prompt, param)
+    sampling = body.sampling(room, logprobs=(body.top_logprobs or 0) if body.logprobs else None)
+    dialect = read_dialect(model, body)
+    if dialect is not None and (dialect.special_tokens if body.tools and body.offered else model.writing.special):
+        sampling = replace(sampling, special_tokens=True)
+    if dialect is not None and sampling.stop:
+        sampling = replace(sampling, content=content_rules(model, prompt, body))
+    plan = plan_of(asking, body, prefix, model, [prompt], [sampling], cache_salt=body.cache_salt)
+    calls = body.bound_calls() if body.tools else None
+    if format_ is not None or (calls is not None and calls.bound):
+        plan = _bound(plan, answer_grammar(format_, calls, situation(model, prompt, body)))
+    if body.reasoning_effort is not None and (effort := body.heard_effort(tokenizer)) is not None:
+        plan = replace(plan, effort=effort)
+    return replace(plan, media=[expansion.media], written=[expansion.written], samples=samples) if samples else plan
+
+
+def _bound(plan: GenerationPlan, grammar: AnswerGrammar | None) -> GenerationPlan:
+    """The plan of an answer that keeps to a grammar; None: nothing has to be enforced."""
+    sampling = [with_grammar(None if grammar is None else grammar.grammar, plan.sampling[0])]
+    return replace(plan, sampling=sampling, grammars=() if grammar is None else grammar.checks)
+
+
+def _room(asking: Asking, model: Model, body: Conversation, prompt: list[int], param: str) -> int:
+    """Number of tokens that the answer may have. Raises: RequestError."""
     limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     if limit == 0:
         raise RequestError("'max_tokens' has to be at least 1.", param="max_tokens")
@@ -81,22 +105,7 @@ def chat_plan(
     if limit is None:
         own = model.defaults.get("max_new_tokens")
         room = min(room, answer_tokens(asking.within, None if own is None else int(own)) or room)
-    sampling = body.sampling(room, logprobs=(body.top_logprobs or 0) if body.logprobs else None)
-    dialect = read_dialect(model, body)
-    if dialect is not None and (dialect.special_tokens if body.offered else model.writing.special):
-        sampling = replace(sampling, special_tokens=True)
-    if dialect is not None and sampling.stop:
-        sampling = replace(sampling, content=content_rules(model, prompt, body))
-    calls, grammar = body.bound_calls() if body.tools else None, None
-    if format_ is not None or (calls is not None and calls.bound):
-        grammar = answer_grammar(format_, calls, situation(model, prompt, body))
-        sampling = with_grammar(None if grammar is None else grammar.grammar, sampling)
-    plan = plan_of(asking, body, prefix, model, [prompt], [sampling], cache_salt=body.cache_salt)
-    if grammar is not None:
-        plan = replace(plan, grammars=grammar.checks)
-    if body.reasoning_effort is not None and (effort := body.heard_effort(tokenizer)) is not None:
-        plan = replace(plan, effort=effort)
-    return replace(plan, media=[expansion.media], written=[expansion.written], samples=samples) if samples else plan
+    return room
 
 
 def _prompt(

@@ -59,8 +59,6 @@ class PromptRequest(ToolsRequest):
 
     def template_variables(self, tokenizer: Tokenizer) -> dict[str, Any]:
         """Raises: RequestError for variables that the template doesn't know, or that clients may not set."""
-        if not (self.chat_template_kwargs or self.reasoning_effort or self.tools):
-            return {}
         known_names, client_variables = tokenizer.template_variables, self.chat_template_kwargs or {}
         for name, value in client_variables.items():
             where = f"chat_template_kwargs.{name[:_SHOWN]}"
@@ -109,7 +107,9 @@ def chat_prompt(
 
     `markers`: the model's; none: it takes no media. Raises: RequestError when the template refuses.
     """
-    variables = request.template_variables(tokenizer)
+    variables: dict[str, Any] = {}
+    if request.chat_template_kwargs or request.reasoning_effort or request.tools:
+        variables = request.template_variables(tokenizer)
     template_messages = fitted(tokenizer, messages)
     if markers:
         show_parts(template_messages, messages, tokenizer, markers, samples)

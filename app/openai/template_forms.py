@@ -22,7 +22,9 @@ def fitted(tokenizer: Tokenizer, messages: Sequence[Message]) -> list[dict[str, 
     if answers := [message for message in messages if message.role == "assistant"]:
         nulls = any(map(only_calls, answers)) and tells_calls_by_null(tokenizer)
         reasoning_key = thought_name(tokenizer) if any(map(thinks, answers)) else reasoning_key
-    entries = for_template(messages, nulls=nulls, reasoning=THOUGHTS[0] if reasoning_key == IN_CONTENT else reasoning_key)
+    entries = for_template(
+        messages, nulls=nulls, reasoning=THOUGHTS[0] if reasoning_key == IN_CONTENT else reasoning_key
+    )
     for entry, message in zip(entries, messages, strict=True):
         is_list = not isinstance(message.content, str)
         if is_list and (texts := listed_texts(message)) and takes_parts(tokenizer, entry["role"]):

@@ -69,7 +69,8 @@ class Wire:
             try:
                 if (connection := self._connection) is None or connection.is_lost:
                     connection = await self._connect()
-                return _understood(await connection.execute(commands))
+                replies = await connection.execute(commands)
+                return _understood(replies) if hiredis.ReplyError in map(type, replies) else replies
             except _FAILURES as exc:
                 failure = exc
                 if self._connection is not None:
@@ -176,9 +177,9 @@ class Wire:
 
 def _understood(replies: list[Any]) -> list[Any]:
     """The replies, with our errors. Raises: ConnectionError, where they come from a Redis that can't serve now."""
-    if hiredis.ReplyError not in map(type, replies):
-        return replies
     refusals = [reply for reply in replies if type(reply) is hiredis.ReplyError]
+    if not refusals:
+        return replies
     if any(str(refusal).startswith(_NOT_THERE) for refusal in refusals):
         raise ConnectionError("Redis is still starting, or is a replica now")
     return [store_down(reply) if type(reply) is hiredis.ReplyError else reply for reply in replies]

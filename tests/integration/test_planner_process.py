@@ -60,7 +60,7 @@ class Replica:
         self.counter.ended(plan, "ok", [inflight], [end], ttft_s, 0.02)
 
     async def tell(self, begin: float) -> None:
-        counts, self.counter.counts = self.counter._counts, {}
+        counts, self.counter.counts = self.counter.counts, {}
         assert counts is not None
         await self.counter._write(int(begin // 10), counts)
 

@@ -52,6 +52,16 @@ class Adopted(Struct, frozen=True):
 class Generation(GenerationBase):
     """An answer made here. An async context manager: entering sends the prompts, leaving cancels unfinished ones."""
 
+    batch_line: LineTry | None = None  # that it answers
+    outlives = False  # whether another process continues it if this one is cut off
+    _entered = False
+    _inspection: Inspection | None = None  # if its contents are inspected or logged, once it is entered
+    _watching: asyncio.TimerHandle | asyncio.Task[None] | None = None
+    _first: float | None = None
+    _usage: UsageRecord | None = None
+    _charge_due = True
+    _failure = ""
+
     def __init__(
         self,
         plan: GenerationPlan,
@@ -77,23 +87,15 @@ class Generation(GenerationBase):
         self.x_request_id = x_request_id or self.id
         self._came, self._deadline = came, came + plan.timeout_s
         self._dispatcher, self._client_left, self._charge = dispatcher, client_left, charge
-        self._begun, self._failure = adoption, ""
-        self.batch_line: LineTry | None = None  # that it answers
-        self.outlives = False  # whether another process continues it if this one is cut off
-        self._usage: UsageRecord | None = None
-        self._charge_due = True
+        self._begun = adoption
         self._in_flight: list[InFlight] = []
         # Of all prompts' choices; those of an adopted answer until they are sent on.
         self._outputs: list[ChoiceOutput] = [] if adoption is None else list(adoption.out.values())
-        self._entered = False
         self.answer = EventQueue()
         self.done: dict[int, Done] = {}  # prompt number → its end
         self._arrived = time.perf_counter()
-        self._first: float | None = None
-        self._watching: asyncio.TimerHandle | asyncio.Task[None] | None = None
         self._last = self._arrived
         self._params = plan.params if plan.samples else {}
-        self._inspection: Inspection | None = None  # if its contents are inspected or logged, from its beginning on
         self._numbers = {self.id: 0}
         if len(self.prompts) != 1:
             self._numbers = {RequestId(f"{self.id}-{i}"): i for i in range(len(self.prompts))}
@@ -282,13 +284,7 @@ class Generation(GenerationBase):
         sampling = self.plan.sampling[number]
         tokens = len(self.prompts[number])
         groups = self.model.groups(tokens + min(sampling.max_tokens, EXPECTED_ANSWER), self.plan.wishes)
-        # Only the engine that computes a prompt has its logprobs, and the answer's worker has to send them.
-        # Rows that a client computed are computed where the answer is made: decision 0050.
-        media = self.plan.media[number] if self.plan.media else ()
-        together = sampling.prompt_logprobs is not None or (media and any(one.kind == "embeds" for one in media))
-        prefill_groups: Groups = ()
-        if self.model.prefill_pools and not together:
-            prefill_groups = self.model.prefill_groups(tokens, self.plan.wishes)
+        prefill_groups = self._prefill_groups(number) if self.model.prefill_pools else ()
         own_salt, tenants_salt = self.plan.cache_salt, self.client.tenant.salt
         trace = self._trace
         attempts = AttemptLog(trace.place) if trace is not None and trace.sampled else None
@@ -308,7 +304,7 @@ class Generation(GenerationBase):
             session=self.plan.wishes.session,
             adapter=self.model.adapter,
             token_redis=self._dispatcher.token_redis,
-            media=[*media],
+            media=[*self.plan.media[number]] if self.plan.media else [],
             painting=self.plan.paintings[number] if self.plan.paintings else None,
             traceparent="" if trace is None else (attempts or trace.place).traceparent,
             turn="" if sampling.grammar is None else self.client.turn,
@@ -321,6 +317,15 @@ class Generation(GenerationBase):
         if self._begun is not None:
             inflight.go_on([self._begun.out.get(number * sampling.n + i, ChoiceOutput([])) for i in range(sampling.n)])
         return inflight
+
+    def _prefill_groups(self, number: int) -> Groups:
+        """The pools that may compute a prompt for another worker."""
+        # Only the engine that computes a prompt has its logprobs, and the answer's worker has to send them.
+        # Rows that a client computed are computed where the answer is made: decision 0050.
+        media = self.plan.media[number] if self.plan.media else ()
+        if self.plan.sampling[number].prompt_logprobs is not None or any(one.kind == "embeds" for one in media):
+            return ()
+        return self.model.prefill_groups(len(self.prompts[number]), self.plan.wishes)
 
     def _watch(self, disconnect: Callable[[], Awaitable[None]]) -> None:
         self._watching = asyncio.create_task(self._await_disconnect(disconnect))

@@ -14,7 +14,7 @@ from app.keys import Keys
 from app.kv.blocks import HASH_BYTES
 from app.kv.groups import grid_of, points_left
 from app.messages.celery_message import priority_step, task_messages
-from app.messages.job import ASIDE_PRIORITY
+from app.messages.job import ASIDE_PRIORITY, Job
 from app.messages.lease import Grid, Lease, Worker
 from app.messages.wire import encode
 from app.pools.schema import Pool
@@ -61,9 +61,21 @@ def placement(
         job = inflight.job = replace(job, aside=False, priority=job.priority + ASIDE_PRIORITY)
     inflight.before_first = [] if in_sequence and split and job.sampling.n == 1 else None
     hashes = inflight.hashes(grids[places[encoders].pool], job.weights or "")
-    names = [keys.request(job.run)]
-    values: list[str | int | bytes] = []
-    apart: list[Command] = []
+    names, values, apart = _reserved(keys, job, places, messages, step, broker_apart=broker_apart)
+    if job.adapter is not None:
+        adapters, _ = keys.loras()
+        name, _, version = job.adapter.rpartition("@")
+        names.append(adapters)
+        values += [name, version]
+    command = "EVAL", PLACE, len(names), *names, job.run, encode(job), ttl_ms, outline(hashes), job.reply_to, *values
+    return Placing(command, job.attempt, apart)
+
+
+def _reserved(
+    keys: Keys, job: Job, places: Sequence[Placement], messages: Sequence[bytes], step: int, *, broker_apart: bool
+) -> tuple[list[str], list[str | int | bytes], list[Command]]:
+    """The keys and the arguments of `place.lua` for the record and its places, and the messages to the broker."""
+    names, values, apart = [keys.request(job.run)], list[str | int | bytes](), list[Command]()
     for to, message in zip(places, messages, strict=True):
         queue = keys.queue(worker_queue(to.pool, to.worker), step)
         names += [
@@ -79,13 +91,7 @@ def placement(
             apart.append(("LPUSH", queue, message))
         queue_message = b"" if broker_apart else message
         values += [to.worker, rank, to.blocks, to.tokens, to.pulls, queue_message]
-    if job.adapter is not None:
-        adapters, _ = keys.loras()
-        name, _, version = job.adapter.rpartition("@")
-        names.append(adapters)
-        values += [name, version]
-    command = "EVAL", PLACE, len(names), *names, job.run, encode(job), ttl_ms, outline(hashes), job.reply_to, *values
-    return Placing(command, job.attempt, apart)
+    return names, values, apart
 
 
 def outline(hashes: bytes) -> bytes:

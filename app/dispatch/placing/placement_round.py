@@ -147,19 +147,23 @@ class PlacementRound:
             for stage in stages.values():
                 self._reserve(stage.placement, inflight)
             return stages
-        refusal = refusal or NoWorker()
+        refusal = self._why_not(inflight, ask, refusal or NoWorker(), rng, turn)
+        try:
+            raise refusal
+        finally:
+            del refusal  # it refers to this frame, and so to all that was read for the round
+
+    def _why_not(self, inflight: InFlight, ask: Ask, refusal: XylemError, rng: Random, turn: int) -> XylemError:
+        """The reason why nobody takes it, if that says more than `refusal`. Raises: WeightsChanged."""
         if isinstance(refusal, NoWorker):
             self._check_weights(inflight)
             workers = [
                 c.lease.worker for group in inflight.groups for pool in group for c in self.views[pool].candidates
             ]
-            refusal = unmet_need(job, workers, inflight.params) or refusal
+            refusal = unmet_need(inflight.job, workers, inflight.params) or refusal
         if inflight.adapter is not None and isinstance(refusal, NoWorker):
             refusal = self._without_adapter(inflight, inflight.adapter, ask, rng, turn) or refusal
-        try:
-            raise refusal
-        finally:
-            del refusal  # it refers to this frame, and so to all that was read for the round
+        return refusal
 
     def _shortly(
         self, inflight: InFlight, ask: Ask, group: tuple[PoolId, ...], rules: Routing, rng: Random

@@ -296,10 +296,8 @@ class Placer:
                 raise Saturated
             places = round_.assign(inflight, self._rng, next(self._turns), room)
             encoders = inflight.encoders if round_.encodes else 0
-            first = round_.lease(places[encoders]).worker
-            placing = placement(
-                self._keys, round_.grids, inflight, places, first, encoders, broker_apart=self._writer.broker_apart
-            )
+            first, apart = round_.lease(places[encoders]).worker, self._writer.broker_apart
+            placing = placement(self._keys, round_.grids, inflight, places, first, encoders, broker_apart=apart)
         except Saturated:
             self._wakes(round_, inflight)
             self._held.full(inflight.line)
@@ -322,8 +320,7 @@ class Placer:
             is_known = self._pools[to.pool].routing.policy == "kv" and round_.views[to.pool].looked_up
             inflight.expected = expected_tokens(inflight, places, lease, grid) if is_known else -1
             points = len(inflight.hashes(grid, inflight.job.weights or "")) // HASH_BYTES
-            blocks = points * blocks_of_step(lease.worker)
-            took = time.perf_counter() - began
+            blocks, took = points * blocks_of_step(lease.worker), time.perf_counter() - began
             self._routed[to.pool].decided(to.cached, blocks, took, to.tiered.host, to.tiered.store)
         return placing, predictions
 

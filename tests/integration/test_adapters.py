@@ -1,7 +1,6 @@
 """The wanted adapters in a real Redis: changes that race, what a replica knows, and who is asked to load."""
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 from msgspec.structs import replace
@@ -25,17 +24,12 @@ from app.messages.wire import encode
 from app.pools.schema import Pool, PoolsFile
 from app.store import Wire, clock
 from app.store.scripts import TELL
+from tests.background import until
 from tests.integration.conftest import POOL, register
 
 KEYS, API = Keys("adapters"), ApiId("api")
 POOLS = {POOL: Pool.model_validate({"model": "m", "engine": "mock"})}
 SQL = Adapter("sql", 0, "m", "/x")
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def test_versions_count_up_and_are_never_given_twice(redis: "Redis") -> None:
@@ -73,18 +67,23 @@ async def test_the_same_once_more_changes_nothing_and_another_is_refused(redis: 
     assert await registry.all() == {}
 
 
+async def with_adapter(redis: "Redis", wire: Wire) -> tuple[AdapterRegistry, Adapter, AdapterTable, Dispatcher]:
+    """A replica that knows of an adapter."""
+    registry = AdapterRegistry(redis, KEYS)
+    adapter, _ = await registry.add(SQL)
+    models = load_models(PoolsFile.model_validate({"pools": {str(k): v.model_dump() for k, v in POOLS.items()}}))
+    table = AdapterTable(wire, KEYS, models)
+    await table.refresh()
+    reader = FleetReader(wire, KEYS, POOLS, 10)
+    return registry, adapter, table, Dispatcher(wire, KEYS, API, reader, POOLS, patience_s=20, adapter=table.current)
+
+
 async def test_a_request_waits_for_its_adapter_and_gets_the_version_of_its_time(redis: "Redis", wire: Wire) -> None:
     """The request was for version 1.
 
     A worker is asked to load it, the adapter is swapped meanwhile, and the request gets version 2.
     """
-    registry = AdapterRegistry(redis, KEYS)
-    old, _ = await registry.add(SQL)
-    models = load_models(PoolsFile.model_validate({"pools": {str(k): v.model_dump() for k, v in POOLS.items()}}))
-    table = AdapterTable(wire, KEYS, models)
-    await table.refresh()
-    reader = FleetReader(wire, KEYS, POOLS, 10)
-    d = Dispatcher(wire, KEYS, API, reader, POOLS, patience_s=20, adapter=table.current)
+    registry, old, table, d = await with_adapter(redis, wire)
     await register(redis, KEYS, "w", max_adapters=2)
     first, plain = (inflight(name, adapter) for name, adapter in (("r", old.versioned), ("p", None)))
     sending = asyncio.create_task(d.send(first))
@@ -110,12 +109,7 @@ async def test_a_replica_that_has_not_heard_of_a_swap_places_nothing_on_the_old_
     redis: "Redis", wire: Wire
 ) -> None:
     """A worker still says that it has the old one: both hear of the swap later, and then the new one is asked for."""
-    registry = AdapterRegistry(redis, KEYS)
-    old, _ = await registry.add(SQL)
-    models = load_models(PoolsFile.model_validate({"pools": {str(k): v.model_dump() for k, v in POOLS.items()}}))
-    table = AdapterTable(wire, KEYS, models)
-    await table.refresh()
-    d = Dispatcher(wire, KEYS, API, FleetReader(wire, KEYS, POOLS, 10), POOLS, patience_s=20, adapter=table.current)
+    registry, old, table, d = await with_adapter(redis, wire)
     await register(redis, KEYS, "w", max_adapters=2, adapters=[old.versioned])
     before = inflight("b", old.versioned)
     await d.send(before)
@@ -123,7 +117,7 @@ async def test_a_replica_that_has_not_heard_of_a_swap_places_nothing_on_the_old_
     new, _ = await registry.swap("sql", lambda a: replace(a, source="/y"))
     late, plain = inflight("l", old.versioned), inflight("p", None)
     sending = asyncio.create_task(d.send(late))
-    await eventually(lambda: late.held_since > 0)
+    await until(lambda: late.held_since > 0)
     await d.send(plain)
     assert (plain.job.worker, late.job.worker, sending.done()) == ("w", "", False)
     assert not await redis.exists(KEYS.request(late.job.run))
@@ -140,16 +134,11 @@ async def test_a_replica_that_has_not_heard_of_a_swap_places_nothing_on_the_old_
 
 
 async def test_one_that_nobody_can_load_is_refused_while_another_waits(redis: "Redis", wire: Wire) -> None:
-    registry = AdapterRegistry(redis, KEYS)
-    adapter, _ = await registry.add(SQL)
-    models = load_models(PoolsFile.model_validate({"pools": {str(k): v.model_dump() for k, v in POOLS.items()}}))
-    table = AdapterTable(wire, KEYS, models)
-    await table.refresh()
-    d = Dispatcher(wire, KEYS, API, FleetReader(wire, KEYS, POOLS, 10), POOLS, patience_s=20, adapter=table.current)
+    _, adapter, _, d = await with_adapter(redis, wire)
     await register(redis, KEYS, "w", max_adapters=2)
     waiting = inflight("r", adapter.versioned)
     sending = asyncio.create_task(d.send(waiting))
-    await eventually(lambda: waiting.held_since > 0)
+    await until(lambda: waiting.held_since > 0)
     # `adapters` is a field of the worker, and of the lease: the helper sets the former.
     raw = await redis.get(KEYS.worker(WorkerId("w")))
     assert raw is not None

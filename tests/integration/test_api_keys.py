@@ -1,6 +1,5 @@
 """API keys, over a real Redis: what is known of them in the process."""
 
-import asyncio
 import hashlib
 import secrets
 import time
@@ -15,7 +14,7 @@ from app.keys import Keys
 from app.messages.wire import encode
 from app.store import Wire, async_client
 from app.tenants.records import ApiKey
-from tests.background import beside
+from tests.background import beside, until, until_not
 from tests.stack import free_port
 
 KEYS = Keys("keyring")
@@ -39,12 +38,17 @@ def request(key: str | None, path: str = "/v1/chat/completions", scheme: str = "
     return {"type": "http", "path": path, "headers": headers}
 
 
+async def loaded(wire: Wire) -> ApiKeys:
+    ring = ApiKeys(wire, KEYS)
+    await ring.refresh()
+    return ring
+
+
 async def test_a_stored_key_opens_and_no_other_one_does(redis: "Redis", wire: Wire) -> None:
     """No key opens if it is missing, of another scheme, or the digest itself, which is all that Redis has."""
     alice, bob = token(), token()
     await store(redis, record("alice", alice), record("bob", bob))
-    ring = ApiKeys(wire, KEYS)
-    await ring.refresh()
+    ring = await loaded(wire)
     for key in (alice, bob, f" {alice} "):
         ring.check(request(key))
     ring.check(request(alice, scheme="bearer"))
@@ -62,8 +66,7 @@ async def test_an_owner_is_the_keys_id_or_the_name_of_a_key_without_one(redis: "
     r = record("alice", old)
     await redis.hset(KEYS.api_keys(), "alice", encode([r.name, r.digest, r.created, None, 7]))
     await store(redis, record("bob", new, id_="key_1"))
-    ring = ApiKeys(wire, KEYS)
-    await ring.refresh()
+    ring = await loaded(wire)
     owners = []
     for key in (old, new):
         scope = request(key)
@@ -94,8 +97,7 @@ async def test_a_digest_with_the_same_first_bytes_is_another_key(redis: "Redis",
     key = token()
     digest = hashlib.sha256(key.encode()).digest()
     await store(redis, ApiKey("mallory", digest[:-1] + bytes([digest[-1] ^ 1]), time.time()))
-    ring = ApiKeys(wire, KEYS)
-    await ring.refresh()
+    ring = await loaded(wire)
     with pytest.raises(Unauthorized):
         ring.check(request(key))
 
@@ -106,8 +108,7 @@ async def test_a_digest_with_the_same_first_bytes_is_another_key(redis: "Redis",
 ])  # fmt: skip
 async def test_what_is_not_declared_open_is_closed(redis: "Redis", wire: Wire, path: str) -> None:
     """An endpoint that is added later is closed until somebody decides otherwise."""
-    ring = ApiKeys(wire, KEYS)
-    await ring.refresh()
+    ring = await loaded(wire)
     with pytest.raises(Unauthorized):
         ring.check(request(None, path))
 
@@ -133,17 +134,10 @@ async def test_keys_come_and_go_while_the_replica_runs(redis: "Redis", wire: Wir
                 return False
             return True
 
-        async def becomes(wanted: bool) -> None:
-            for _ in range(100):
-                await asyncio.sleep(0.02)
-                if valid() is wanted:
-                    return
-            raise AssertionError("not within two seconds")
-
         await store(redis, record("alice", key))
-        await becomes(True)
+        await until(valid)
         await redis.hdel(KEYS.api_keys(), "alice")
-        await becomes(False)
+        await until_not(valid)
 
 
 async def test_an_unreadable_key_record_locks_out_no_other_key(redis: "Redis", wire: Wire) -> None:
@@ -151,8 +145,7 @@ async def test_an_unreadable_key_record_locks_out_no_other_key(redis: "Redis", w
     key = token()
     await store(redis, record("alice", key))
     await redis.hset(KEYS.api_keys(), "bob", b"\x00nonsense")
-    ring = ApiKeys(wire, KEYS)
-    await ring.refresh()
+    ring = await loaded(wire)
     ring.check(request(key))
 
 
@@ -175,8 +168,7 @@ async def test_what_was_known_stays_known_while_redis_is_away(
     """A restart of Redis locks nobody out."""
     key = token()
     await store(redis, record("alice", key))
-    ring = ApiKeys(wire, KEYS)
-    await ring.refresh()
+    ring = await loaded(wire)
     away = async_client(f"redis://127.0.0.1:{free_port()}/0")
     monkeypatch.setattr(ring, "_wire", Wire(away))
     with pytest.raises(StoreDown):

@@ -80,6 +80,12 @@ def created(batch_worker: BatchWorker, key: str = "", within: TenantLimits = UNL
     return order.id
 
 
+def answer_next(batch_worker: BatchWorker, batch: BatchId) -> None:
+    """The next part is handed out, and answered."""
+    (ticket,) = batch_worker.call(batch_worker._batch_store.hand_out({batch: 1}))
+    batch_worker.answer(batch, ticket.part, ticket.number)
+
+
 def in_progress(batch_worker: BatchWorker, storage: Storage, parts: int = 2, lines: int = 3, key: str = "") -> BatchId:
     batch = created(batch_worker, key)
     for part in range(parts):
@@ -285,8 +291,7 @@ def test_a_part_whose_lines_wait_for_what_may_last_is_given_back(
     monkeypatch.setattr(PartRunner, "_request", answer)
     monkeypatch.setattr("workers.batch.part_runner._RETRY_S", 0.01)
     for load in (BatchLoad(1, 0, None), BatchLoad(0, 0, None)):
-        (ticket,) = batch_worker.call(batch_worker._batch_store.hand_out({batch: 1}))
-        batch_worker.answer(batch, ticket.part, ticket.number)
+        answer_next(batch_worker, batch)
         assert batch_worker.call(batch_worker._batch_store.loads([batch])) == [load]
     assert sorted(line_numbers) == [1, 2, 2, 3]
     record = batch_worker.call(batch_worker._batch_store.find(batch, None))
@@ -361,8 +366,7 @@ def test_an_answered_part_that_redis_has_forgotten_is_not_computed_again(
 ) -> None:
     batch_worker, batch = batch_workers[0], in_progress(batch_workers[0], storage, parts=1)
     storage.put(places.answers(batch, 0), encode([answered(i) for i in range(1, 4)]))
-    (ticket,) = batch_worker.call(batch_worker._batch_store.hand_out({batch: 1}))
-    batch_worker.answer(batch, ticket.part, ticket.number)
+    answer_next(batch_worker, batch)
     (load,) = batch_worker.call(batch_worker._batch_store.loads([batch]))
     assert (load.todo, load.taken) == (0, 0)
     assert batch_worker.call(batch_worker._batch_store.find(batch, None)).left == 3  # nothing was noted
@@ -580,8 +584,7 @@ def test_a_part_that_breaks_time_and_again_is_given_up(
         else:
             patch.setattr("workers.batch.part_runner.decode_part", breaking)
         for _ in range(MOST_BREAKS):
-            (ticket,) = batch_worker.call(batch_worker._batch_store.hand_out({batch: 1}))
-            batch_worker.answer(batch, ticket.part, ticket.number)
+            answer_next(batch_worker, batch)
     assert batch_worker.call(batch_worker._batch_store.loads([batch]))[0].todo == 0
     assert batch_worker.call(batch_worker._batch_store.complete(batch, {"status": "finalizing", "ending": "completed"}))
     batch_worker.batch_jobs.finish(batch)
@@ -612,8 +615,7 @@ def test_a_client_is_not_charged_for_lines_in_flight_with_which_a_batch_worker_d
     if ending == "given up":
         redis.set(KEYS.handling(of_part(batch, 0)), 9)
         redis.hset(KEYS.batch(batch), "lethal", MOST_LETHAL)
-        (ticket,) = batch_worker.call(batch_worker._batch_store.hand_out({batch: 1}))
-        batch_worker.answer(batch, ticket.part, ticket.number)
+        answer_next(batch_worker, batch)
     else:
         fields = {"status": "finalizing", "ending": ending}
         batch_worker.call(batch_worker._batch_store.set_status(batch, ["in_progress"], fields))
@@ -639,8 +641,7 @@ def test_a_part_whose_file_is_away_waits_for_it_however_often_it_is_tried(
     for tries in range(MOST_BREAKS + 2):
         if tries == MOST_BREAKS + 1:
             storage.put(places.part(batch, 0), raw)
-        (ticket,) = batch_worker.call(batch_worker._batch_store.hand_out({batch: 1}))
-        batch_worker.answer(batch, ticket.part, ticket.number)
+        answer_next(batch_worker, batch)
     assert batch_worker.call(batch_worker._batch_store.complete(batch, {"status": "finalizing", "ending": "completed"}))
     batch_worker.batch_jobs.finish(batch)
     record = batch_worker.call(batch_worker._batch_store.find(batch, None))
@@ -736,8 +737,7 @@ def test_a_long_answer_does_not_lie_in_redis(
 
     monkeypatch.setattr(PartRunner, "_request", answer)
     monkeypatch.setattr(batch_worker._batch_store, "add_result", measured)
-    (ticket,) = batch_worker.call(batch_worker._batch_store.hand_out({batch: 1}))
-    batch_worker.answer(batch, ticket.part, ticket.number)
+    answer_next(batch_worker, batch)
     assert len(sizes) == 3
     assert max(sizes) < 1000
     assert storage.size(places.answers(batch, 0)) < 1000

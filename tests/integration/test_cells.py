@@ -1,7 +1,7 @@
 """Requests that go to another cell, and come back: two deployments on one real Redis, and workers that are leases."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -27,19 +27,13 @@ from app.messages.wire import encode
 from app.pools.schema import Pool
 from app.settings import Settings
 from app.store import Wire, async_client
-from tests.background import beside
+from tests.background import beside, until
 from tests.integration.conftest import POOL, had_worker, register, watch_of
 from tests.integration.test_dispatch import API, KEYS, inflight, job
 
 POOLS = {POOL: Pool.model_validate({"model": "m", "engine": "mock", "busy": {"max_queued": 0}})}
 NEAR, FAR = CellId("near"), CellId("far")
 THERE = {NEAR: Keys("near"), FAR: Keys("far")}
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 class Replica:

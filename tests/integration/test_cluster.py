@@ -3,8 +3,7 @@
 import asyncio
 import shutil
 import signal
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,10 @@ from app.ids import ApiId, PoolId, RequestId
 from app.keys import Keys
 from app.store import Wire, async_client, clock, sync_client
 from app.store.cluster_nodes import slot_of
-from tests.background import beside
+from tests.background import beside, until
 from tests.cluster import Cluster, Node, redis_cluster
 from tests.stack import ROOT, stop, wait_until
+from tests.wires import connected
 
 ACL = ROOT / "ops" / "redis-acl.conf"
 HOME = "{home}:x"
@@ -34,19 +34,8 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         running_cluster.flush()
 
 
-@asynccontextmanager
-async def connected(cluster: Cluster, timeout_s: float = 2.0) -> AsyncIterator[tuple[Any, Wire]]:
-    client = async_client(cluster.url, HOME)
-    wire = Wire(client, timeout_s)
-    try:
-        yield client, wire
-    finally:
-        wire.close()
-        await client.aclose()
-
-
 async def test_commands_of_one_list_go_to_all_nodes_and_replies_are_in_their_order(cluster: Cluster) -> None:
-    async with connected(cluster) as (_, wire):
+    async with connected(cluster.url, HOME) as (_, wire):
         assert await wire.execute([("SET", f"{tag}x", tag) for tag in TAGS]) == [b"OK"] * len(TAGS)
         assert all(len(keys) > 3 for keys in cluster.keys_of_nodes())
         commands = [("GET", f"{tag}x") for tag in TAGS]
@@ -58,7 +47,7 @@ async def test_commands_of_one_list_go_to_all_nodes_and_replies_are_in_their_ord
 
 async def test_a_slot_that_moves_is_followed_key_by_key_and_afterwards(cluster: Cluster) -> None:
     """The same connection follows it: nothing else notices."""
-    async with connected(cluster) as (_, wire):
+    async with connected(cluster.url, HOME) as (_, wire):
         slot = slot_of("{t1}:")
         before = cluster.node_of(slot)
         to = next(node for node in cluster.nodes if node is not before)
@@ -76,20 +65,16 @@ async def test_a_slot_that_moves_is_followed_key_by_key_and_afterwards(cluster: 
 
 async def test_a_subscription_follows_its_slot(cluster: Cluster) -> None:
     messages: list[Any] = []
-    async with connected(cluster) as (_, wire):
+    async with connected(cluster.url, HOME) as (_, wire):
         channel = "{t2}:out"
         slot = slot_of(channel)
         to = next(node for node in cluster.nodes if node is not cluster.node_of(slot))
         first = await wire.subscribe(channel, messages.append)
-        async with asyncio.timeout(10):
-            while not messages:
-                await asyncio.sleep(0.01)
+        await until(lambda: messages)
         assert await wire.execute([(wire.publish, channel, "one")]) == [1]
         cluster.begin_move(slot, to)
         cluster.end_move(slot, to)
-        async with asyncio.timeout(10):
-            while not first.is_closed:
-                await asyncio.sleep(0.01)
+        await until(lambda: first.is_closed)
         second = await wire.subscribe(channel, messages.append)
         async with asyncio.timeout(10):
             while not await wire.execute([(wire.publish, channel, "two")]) == [1]:  # noqa: SIM201 (an answer that comes once)
@@ -102,7 +87,7 @@ async def test_a_subscription_follows_its_slot(cluster: Cluster) -> None:
 
 async def test_a_dead_node_fails_its_own_commands_soon_and_no_others(cluster: Cluster) -> None:
     """Others go on over the connections that they have; when it is back, so do its own."""
-    async with connected(cluster) as (_, wire):
+    async with connected(cluster.url, HOME) as (_, wire):
         node = cluster.node_of(slot_of("{t3}:"))
         others = [tag for tag in TAGS if cluster.node_of(slot_of(tag)) is not node]
         await wire.execute([("SET", f"{tag}x", tag) for tag in TAGS])
@@ -122,14 +107,10 @@ async def test_a_dead_node_fails_its_own_commands_soon_and_no_others(cluster: Cl
                 with pytest.raises(StoreDown):
                     await wire.execute([("GET", "{t3}:x")])
             reply_count = next(replies)
-            async with asyncio.timeout(10):
-                while next(replies) < reply_count + 5:
-                    await asyncio.sleep(0.01)
+            await until(lambda: next(replies) >= reply_count + 5)
             node.start()
             await asyncio.to_thread(wait_until, cluster.is_whole, "the node is back")
-            async with asyncio.timeout(30):
-                while not await stored(wire, "{t3}:x"):
-                    await asyncio.sleep(0.05)
+            await until(lambda: stored(wire, "{t3}:x"), 30)
 
 
 async def stored(wire: Wire, key: str) -> bool:
@@ -140,7 +121,7 @@ async def stored(wire: Wire, key: str) -> bool:
 
 
 async def test_a_node_that_hangs_is_an_error_and_no_wait_for_ever(cluster: Cluster) -> None:
-    async with connected(cluster, timeout_s=0.3) as (_, wire):
+    async with connected(cluster.url, HOME, timeout_s=0.3) as (_, wire):
         node = cluster.node_of(slot_of("{t4}:"))
         await wire.execute([("SET", "{t4}:x", "x")])
         node.process.send_signal(signal.SIGSTOP)
@@ -155,16 +136,14 @@ async def test_a_node_that_hangs_is_an_error_and_no_wait_for_ever(cluster: Clust
 
 async def test_a_lost_connection_is_noticed_by_who_asks_for_the_same_one(cluster: Cluster) -> None:
     """A worker thus sends again what a node may have forgotten."""
-    async with connected(cluster) as (_, wire):
+    async with connected(cluster.url, HOME) as (_, wire):
         await wire.execute([("SET", f"{tag}x", tag) for tag in TAGS])
         before = await wire.connection()
         assert await wire.execute_on(before, [("GET", "{t1}:x")]) == [b"{t1}:"]
         assert await wire.connection() is before
         for node in cluster.nodes[:1]:
             node.client.client_kill_filter(_type="normal", skipme=True)
-        async with asyncio.timeout(10):
-            while not before.is_closed:
-                await asyncio.sleep(0.01)
+        await until(lambda: before.is_closed)
         with pytest.raises(StoreDown):
             await wire.execute_on(before, [("GET", "{t1}:x")])
         after = await wire.connection()
@@ -173,7 +152,7 @@ async def test_a_lost_connection_is_noticed_by_who_asks_for_the_same_one(cluster
 
 
 async def test_the_clock_is_that_of_the_node_that_has_the_fleet(cluster: Cluster) -> None:
-    async with connected(cluster) as (_, wire):
+    async with connected(cluster.url, HOME) as (_, wire):
         keys = Keys("test", clustered=True)
         await clock.ask(wire, keys)
         node = cluster.node_of(slot_of(keys.home))
@@ -190,7 +169,7 @@ def test_a_client_that_asks_once_knows_clusters(cluster: Cluster) -> None:
 async def test_redis_own_client_talks_to_the_node_of_its_slot_and_follows_it(cluster: Cluster) -> None:
     """The client uses transactions, pipelines and blocking commands, as the admin endpoints do."""
     slot = slot_of(HOME)
-    async with connected(cluster) as (client, _):
+    async with connected(cluster.url, HOME) as (client, _):
         for number in range(3):
             assert await client.incr("{home}:n") == number + 1
 
@@ -232,13 +211,11 @@ async def test_a_node_that_dies_is_replaced_by_its_replica(tmp_path: Path) -> No
         replica = Node(tmp_path / "replica", dies.server)
         try:
             cluster.add_replica(dies, replica)
-            async with connected(cluster) as (client, wire):
+            async with connected(cluster.url, HOME) as (client, wire):
                 assert await wire.execute([("SET", HOME, "x")])
                 before = await wire.connection()
                 dies.kill()
-                async with asyncio.timeout(30):
-                    while not await stored(wire, HOME):
-                        await asyncio.sleep(0.05)
+                await until(lambda: stored(wire, HOME), 30)
                 assert await client.get(HOME) == b"x"
                 assert before.is_closed
                 assert replica.client.get(HOME) == b"x"
@@ -257,25 +234,20 @@ async def test_the_users_of_the_acl_file_work_on_a_cluster_as_its_head_says(clus
         node.client.execute_command("ACL", "SETUSER", name, *rights, "+cluster|slots")
     keys = Keys("xylem", clustered=True)
     url = cluster.url.replace("://", f"://{name}:secret@")
-    client = async_client(url, keys.home)
-    wire = Wire(client)
-    api, pool = ApiId("a"), PoolId("p")
-    commands = [
-        ("SET", keys.api(api), "1"),
-        ("HGETALL", keys.cached(pool)[0]),
-        ("XRANGE", keys.out(api), "-", "+"),
-        ("TIME",),
-    ]
-    assert await wire.execute([*commands, ("HGETALL", keys.kept(RequestId("r")))])
-    messages: list[Any] = []
-    channel = await wire.subscribe(keys.out(api), messages.append)
-    async with asyncio.timeout(5):
-        while not messages:
-            await asyncio.sleep(0.01)
-    assert messages[0][0] == b"ssubscribe"
-    assert await client.exists(keys.api(api)) == 1
-    (refusal,) = await wire.execute_each([("GET", "{other}:api:a")])
-    assert isinstance(refusal, StoreDown)
-    channel.close()
-    wire.close()
-    await client.aclose()
+    async with connected(url, keys.home) as (client, wire):
+        api, pool = ApiId("a"), PoolId("p")
+        commands = [
+            ("SET", keys.api(api), "1"),
+            ("HGETALL", keys.cached(pool)[0]),
+            ("XRANGE", keys.out(api), "-", "+"),
+            ("TIME",),
+        ]
+        assert await wire.execute([*commands, ("HGETALL", keys.kept(RequestId("r")))])
+        messages: list[Any] = []
+        channel = await wire.subscribe(keys.out(api), messages.append)
+        await until(lambda: messages, 5)
+        assert messages[0][0] == b"ssubscribe"
+        assert await client.exists(keys.api(api)) == 1
+        (refusal,) = await wire.execute_each([("GET", "{other}:api:a")])
+        assert isinstance(refusal, StoreDown)
+        channel.close()

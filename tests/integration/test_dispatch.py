@@ -28,11 +28,11 @@ from app.messages.wire import encode
 from app.pools.schema import Pool
 from app.store import Wire
 from app.store.scripts import FORGET_LOADS
-from tests.background import beside
+from tests.background import beside, until
 from tests.integration.conftest import POOL, register, watch_of
 from tests.loads import set_load
 
-KEYS, API = Keys("test"), ApiId("api1")
+KEYS, API, R1 = Keys("test"), ApiId("api1"), RequestId("r1")
 POOLS = {POOL: Pool(model="m", engine="mock")}
 
 
@@ -60,13 +60,18 @@ async def queued(redis: "Redis", worker: WorkerId) -> list[tuple[RequestId, int]
     return out
 
 
-async def attempts(redis: "Redis", worker: WorkerId) -> list[tuple[RequestId, int]]:
-    """The attempts that are queued for a worker as soon as there are any."""
-    for _ in range(400):
-        if entries := await queued(redis, worker):
-            return entries
-        await asyncio.sleep(0.02)
-    raise AssertionError(f"nothing was queued for {worker}")
+async def sent(d: Dispatcher, request: str = "r1", answer: EventQueue | None = None, **fields: Any) -> InFlight:
+    """A request that is placed."""
+    f = inflight(job(request, **fields), answer)
+    await d.send(f)
+    return f
+
+
+async def failure(answer: EventQueue, within_s: float = 6) -> str:
+    """The code of the next event, the only one, which is a failure."""
+    (event,) = await asyncio.wait_for(answer.take(), within_s)
+    assert isinstance(event, Failed)
+    return event.code
 
 
 async def test_requests_are_shared_evenly_by_what_is_reserved(redis: "Redis", wire: Wire) -> None:
@@ -81,9 +86,9 @@ async def test_the_record_is_the_job_and_names_its_worker(redis: "Redis", wire: 
     """Any worker of the pool can take the request from its record."""
     worker = await register(redis, KEYS, "w1")
     await dispatcher(wire).send(inflight(job()))
-    record = decode_job(await redis.get(KEYS.request(run_id(RequestId("r1"), 0))))
+    record = decode_job(await redis.get(KEYS.request(run_id(R1, 0))))
     assert (record.stages, record.prompt, record.reply_to) == ([Stage("decode", POOL, worker, 0)], [1, 2, 3], API)
-    assert 60_000 < await redis.pttl(KEYS.request(run_id(RequestId("r1"), 0))) <= 90_000
+    assert 60_000 < await redis.pttl(KEYS.request(run_id(R1, 0))) <= 90_000
 
 
 async def test_urgent_requests_go_to_the_front(redis: "Redis", wire: Wire) -> None:
@@ -91,7 +96,7 @@ async def test_urgent_requests_go_to_the_front(redis: "Redis", wire: Wire) -> No
     worker = await register(redis, KEYS, "w1")
     d = dispatcher(wire)
     for name, priority in (("later", 5), ("usual", 0), ("urgent", -1)):
-        await d.send(inflight(job(name, priority=priority)))
+        await sent(d, name, priority=priority)
     assert [r for r, _ in await queued(redis, worker)] == ["urgent", "usual", "later"]
 
 
@@ -99,25 +104,25 @@ async def test_no_worker_and_full_workers_are_told_apart(redis: "Redis", wire: W
     """503 means start a worker, 429 means come back."""
     d = dispatcher(wire, max_queued=0, busy={"max_held": 0})
     with pytest.raises(NoWorker):
-        await d.send(inflight(job("r0")))
+        await sent(d, "r0")
     await register(redis, KEYS, "w1", max_running=1)
-    await d.send(inflight(job("r1")))
+    await sent(d, "r1")
     with pytest.raises(Saturated) as full:
-        await d.send(inflight(job("r2")))
+        await sent(d, "r2")
     assert full.value.retry_after_s == 3
     await d.cancel([RequestId("r0"), RequestId("r2")])
     assert list(d.in_flight) == ["r1"]
-    assert await queued(redis, WorkerId("w1")) == [(RequestId("r1"), 0)]
+    assert await queued(redis, WorkerId("w1")) == [(R1, 0)]
 
 
 async def test_a_cancel_drops_the_record_and_tells_the_worker(redis: "Redis", wire: Wire) -> None:
     """Whether it waits in the queue or runs, nobody computes it any further."""
     worker = await register(redis, KEYS, "w1")
     d = dispatcher(wire)
-    await d.send(inflight(job()))
-    await d.cancel([RequestId("r1")])
-    assert await redis.exists(KEYS.request(run_id(RequestId("r1"), 0))) == 0
-    assert await redis.lrange(KEYS.commands(worker), 0, -1) == [encode(Cancel(run_id(RequestId("r1"), 0)))]
+    await sent(d)
+    await d.cancel([R1])
+    assert await redis.exists(KEYS.request(run_id(R1, 0))) == 0
+    assert await redis.lrange(KEYS.commands(worker), 0, -1) == [encode(Cancel(run_id(R1, 0)))]
     assert not d.in_flight
 
 
@@ -125,13 +130,13 @@ async def test_a_returned_request_is_placed_again_and_old_events_are_ignored(red
     """A draining worker gives back what it never began."""
     one = await register(redis, KEYS, "w1")
     d, answer = dispatcher(wire), EventQueue()
-    await d.send(inflight(job(), answer))
+    await sent(d, answer=answer)
     await redis.delete(KEYS.worker(one))
     two = await register(redis, KEYS, "w2")
-    d.deliver(Failed(RequestId("r1"), 0, "returned", ""))
-    assert await attempts(redis, two) == [(RequestId("r1"), 1)]
-    d.deliver(Delta(RequestId("r1"), 0, "stale", [1]))
-    d.deliver(Delta(RequestId("r1"), 1, "fresh", [2]))
+    d.deliver(Failed(R1, 0, "returned", ""))
+    assert await until(lambda: queued(redis, two)) == [(R1, 1)]
+    d.deliver(Delta(R1, 0, "stale", [1]))
+    d.deliver(Delta(R1, 1, "fresh", [2]))
     (event,) = await answer.take()
     assert isinstance(event, Delta)
     assert event.text == "fresh"
@@ -143,15 +148,15 @@ async def test_a_dead_workers_request_goes_on_elsewhere(redis: "Redis", wire: Wi
     one = await register(redis, KEYS, "w1")
     d, answer = dispatcher(wire), EventQueue()
     watch = watch_of(wire, KEYS, d, POOLS)
-    await d.send(inflight(job(), answer))
+    await sent(d, answer=answer)
     if began:
-        d.deliver(Delta(RequestId("r1"), 0, "a", [1]))
+        d.deliver(Delta(R1, 0, "a", [1]))
         await answer.take()
     await redis.delete(KEYS.worker(one))
     two = await register(redis, KEYS, "w2")
     async with beside(watch.run()):
-        assert await attempts(redis, two) == [(RequestId("r1"), 1)]
-        record = decode_job(await redis.get(KEYS.request(run_id(RequestId("r1"), 1))))
+        assert await until(lambda: queued(redis, two)) == [(R1, 1)]
+        record = decode_job(await redis.get(KEYS.request(run_id(R1, 1))))
         assert record.begun == ([PartialOutput([1], 1)] if began else [])
     assert await redis.hkeys(KEYS.pool(POOL)) == [two.encode()]
     for key in (KEYS.reservations(one), KEYS.queue(worker_queue(POOL, one), 3)):
@@ -163,16 +168,12 @@ async def test_a_request_that_nobody_answers_ends_at_its_deadline(redis: "Redis"
     worker = await register(redis, KEYS, "w1")
     d, answer = dispatcher(wire), EventQueue()
     watch = watch_of(wire, KEYS, d, POOLS)
-    await d.send(inflight(job(deadline_s=0.1), answer))
+    await sent(d, answer=answer, deadline_s=0.1)
     async with beside(watch.run()):
-        (event,) = await asyncio.wait_for(answer.take(), 6)
-        assert isinstance(event, Failed)
-        assert event.code == "deadline_exceeded"
-        async with asyncio.timeout(5):
-            while not await redis.exists(KEYS.commands(worker)):
-                await asyncio.sleep(0.02)
-    assert await redis.lrange(KEYS.commands(worker), 0, -1) == [encode(Cancel(run_id(RequestId("r1"), 0)))]
-    assert not await redis.exists(KEYS.request(run_id(RequestId("r1"), 0)))
+        assert await failure(answer) == "deadline_exceeded"
+        await until(lambda: redis.exists(KEYS.commands(worker)), 5)
+    assert await redis.lrange(KEYS.commands(worker), 0, -1) == [encode(Cancel(run_id(R1, 0)))]
+    assert not await redis.exists(KEYS.request(run_id(R1, 0)))
 
 
 async def test_a_retry_may_land_on_the_same_worker(redis: "Redis", wire: Wire) -> None:
@@ -182,16 +183,13 @@ async def test_a_retry_may_land_on_the_same_worker(redis: "Redis", wire: Wire) -
     """
     worker = await register(redis, KEYS, "w1")
     d = dispatcher(wire)
-    await d.send(inflight(job()))
-    d.lost(d.in_flight[RequestId("r1")])
-    for _ in range(100):
-        if len(await queued(redis, worker)) == 2:
-            break
-        await asyncio.sleep(0.02)
-    assert await queued(redis, worker) == [(RequestId("r1"), 0), (RequestId("r1"), 1)]
+    await sent(d)
+    d.lost(d.in_flight[R1])
+    await until(lambda: (f := d.in_flight[R1]).job.attempt == 1 and f.job.worker and f.is_placed)
+    assert await queued(redis, worker) == [(R1, 0), (R1, 1)]
     assert set(await redis.hgetall(KEYS.reservations(worker))) == {b"r1.0", b"r1.1"}
-    assert await redis.lrange(KEYS.commands(worker), 0, -1) == [encode(Cancel(run_id(RequestId("r1"), 0)))]
-    assert await redis.exists(KEYS.request(run_id(RequestId("r1"), 0))) == 0
+    assert await redis.lrange(KEYS.commands(worker), 0, -1) == [encode(Cancel(run_id(R1, 0)))]
+    assert await redis.exists(KEYS.request(run_id(R1, 0))) == 0
 
 
 async def test_a_request_that_ends_while_it_waits_for_a_round_is_waited_for_no_longer(wire: Wire) -> None:
@@ -199,11 +197,9 @@ async def test_a_request_that_ends_while_it_waits_for_a_round_is_waited_for_no_l
     d, answer = dispatcher(wire), EventQueue()
     sending = asyncio.create_task(d.send(inflight(job(), answer)))
     await asyncio.sleep(0)
-    d.fail(d.in_flight[RequestId("r1")], Saturated())
+    d.fail(d.in_flight[R1], Saturated())
     await asyncio.wait_for(sending, 5)
-    (event,) = await answer.take()
-    assert isinstance(event, Failed)
-    assert event.code == Saturated.code
+    assert await failure(answer) == Saturated.code
     if d.placer._rounds is not None:
         await d.placer._rounds
 
@@ -240,14 +236,14 @@ async def test_siblings_meet_from_two_api_replicas(redis: "Redis", wire: Wire) -
     one, two = dispatcher(wire), dispatcher(wire)
     await one.send(inflight(replace(job("r1"), prompt=[*PREFIX, 2])))
     await two.send(inflight(replace(job("r2"), prompt=[*PREFIX, 3])))
-    assert one.in_flight[RequestId("r1")].job.worker == two.in_flight[RequestId("r2")].job.worker
+    assert one.in_flight[R1].job.worker == two.in_flight[RequestId("r2")].job.worker
 
 
 async def test_what_finds_no_room_is_held_and_placed_in_order_of_urgency(redis: "Redis", wire: Wire) -> None:
     """Requests are not refused while there is a place in the line."""
     worker = await register(redis, KEYS, "w1", max_running=1)
     d = dispatcher(wire, max_queued=0)
-    await d.send(inflight(job("running")))
+    await sent(d, "running")
     names = [("late", 0, 60), ("soon", 0, 30), ("urgent", -1, 60)]
     waiting = [asyncio.create_task(d.send(inflight(job(n, seconds, priority=p)))) for n, p, seconds in names]
     await asyncio.sleep(0.2)
@@ -266,7 +262,7 @@ async def test_the_line_is_bounded_and_the_least_urgent_is_refused(redis: "Redis
     """The refusal has Retry-After; a more urgent request takes the place of one that is less so."""
     await register(redis, KEYS, "w1", max_running=1)
     d = dispatcher(wire, max_queued=0, busy={"max_held": 1})
-    await d.send(inflight(job("running")))
+    await sent(d, "running")
     usual = asyncio.create_task(d.send(inflight(job("usual"))))
     await asyncio.sleep(0.1)
     urgent = asyncio.create_task(d.send(inflight(job("urgent", priority=-1))))
@@ -300,18 +296,15 @@ async def test_without_a_line_what_was_accepted_waits_for_room_all_the_same(redi
     """Its worker gave it back, and there is no room: it is not refused in the middle of its answer."""
     worker = await register(redis, KEYS, "w1", max_running=1)
     d = dispatcher(wire, max_queued=0, busy={"max_held": 0})
-    await d.send(inflight(job()))
-    d.deliver(Failed(RequestId("r1"), 0, "returned", ""))
+    await sent(d)
+    d.deliver(Failed(R1, 0, "returned", ""))
     await asyncio.sleep(0.2)
     assert d.placer.held == 1
     with pytest.raises(Saturated):
         await asyncio.wait_for(d.send(inflight(job("urgent", priority=-1))), 5)
     await redis.eval(FORGET_LOADS, 1, KEYS.loads(POOL), worker)
-    for _ in range(250):
-        if (RequestId("r1"), 1) in await queued(redis, worker):
-            break
-        await asyncio.sleep(0.02)
-    assert (RequestId("r1"), 1) in await queued(redis, worker)
+    await until(lambda: (f := d.in_flight[R1]).job.attempt == 1 and f.job.worker and f.is_placed)
+    assert (R1, 1) in await queued(redis, worker)
 
 
 @pytest.mark.parametrize("part", ["_next", "_round", "stop"])
@@ -321,7 +314,7 @@ async def test_an_error_in_a_placement_round_fails_its_requests_only(
     """Held and new requests do not wait for ever, and the next one is served."""
     worker = await register(redis, KEYS, "w1", max_running=1)
     d, abandoned_job = dispatcher(wire, max_queued=0), job("left")
-    await d.send(inflight(job("running")))
+    await sent(d, "running")
     held_send = asyncio.create_task(d.send(inflight(job("held"))))
     await asyncio.sleep(0.1)
     placer, tries = d.placer, 0
@@ -345,7 +338,7 @@ async def test_an_error_in_a_placement_round_fails_its_requests_only(
             assert (type(outcome), getattr(outcome, "code", "")) == (XylemError, "internal_error")
             await d.cancel([RequestId("held")])
             await redis.eval(FORGET_LOADS, 1, KEYS.loads(POOL), worker)
-            await d.send(inflight(job("next")))
+            await sent(d, "next")
     assert tries == 1
 
 
@@ -353,7 +346,7 @@ async def test_a_held_request_is_placed_when_a_limit_is_raised(redis: "Redis", w
     """Nothing has to end for it."""
     await register(redis, KEYS, "w1", max_running=8)
     d = dispatcher(wire, busy={"queued_tokens": 1})
-    await d.send(inflight(job("r1")))
+    await sent(d, "r1")
     held_send = asyncio.create_task(d.send(inflight(job("r2"))))
     await asyncio.sleep(0.2)
     assert not held_send.done()
@@ -367,8 +360,8 @@ async def test_for_an_engine_without_events_guesses_are_written(redis: "Redis", 
         await register(redis, KEYS, f"w{i}", kv_events=False)
     d = dispatcher(wire)
     await d.send(inflight(replace(job("r1"), prompt=[*PREFIX, 2])))
-    home = d.in_flight[RequestId("r1")].job.worker
-    d.deliver(Done(RequestId("r1"), 0))
+    home = d.in_flight[R1].job.worker
+    d.deliver(Done(R1, 0))
     await redis.delete(KEYS.prefilling(home))
     await redis.eval(FORGET_LOADS, 1, KEYS.loads(POOL), home)
     key = KEYS.predicted(POOL, place_id(home, 0))
@@ -409,7 +402,7 @@ async def test_requests_held_for_one_model_do_not_block_another(redis: "Redis", 
     pools = {other: Pool(model="o", engine="mock"), **POOLS}
     await register(redis, KEYS, "w1", max_running=1)
     d = Dispatcher(wire, KEYS, API, FleetReader(wire, KEYS, pools, 0), pools)
-    await d.send(inflight(job("running")))
+    await sent(d, "running")
     many = [asyncio.create_task(d.send(inflight(job(f"r{i}", priority=-1)))) for i in range(40)]
     mine = await register(redis, KEYS, "w2", max_running=1, pool=other)
     await set_load(redis, KEYS.loads(other), mine, 1)
@@ -436,16 +429,14 @@ async def test_who_is_held_ends_with_its_deadline(redis: "Redis", wire: Wire) ->
     """Room never came."""
     await register(redis, KEYS, "w1", max_running=1)
     d, answer = dispatcher(wire, max_queued=0), EventQueue()
-    await d.send(inflight(job("running")))
+    await sent(d, "running")
     late = asyncio.create_task(d.send(inflight(job("late"), answer)))
     await asyncio.sleep(0.2)
     d.end_overdue(time.monotonic() + 30)
     assert "late" in d.in_flight
     d.end_overdue(time.monotonic() + 60)
     await asyncio.wait_for(late, 5)
-    (event,) = await answer.take()
-    assert isinstance(event, Failed)
-    assert event.code == "deadline_exceeded"
+    assert await failure(answer) == "deadline_exceeded"
 
 
 @pytest.mark.parametrize("left", [False, True])
@@ -453,7 +444,7 @@ async def test_a_request_ends_though_redis_hangs_while_it_is_placed(redis: "Redi
     """The request ends with its deadline, or because its client has left."""
     await register(redis, KEYS, "w1")
     d, answer = dispatcher(wire), EventQueue()
-    await d.send(inflight(job("first")))  # it is connected
+    await sent(d, "first")  # it is connected
     await redis.execute_command("CLIENT", "PAUSE", 3000, "ALL")
     sending = asyncio.create_task(d.send(inflight(job("late"), answer)))
     await asyncio.sleep(0.1)
@@ -500,13 +491,11 @@ async def test_a_long_held_request_gets_its_outcome_as_an_event(
     monkeypatch.setattr("app.dispatch.placing.held_requests._SILENT_S", 0.1)
     await register(redis, KEYS, "w1", max_running=1)
     d, answer = dispatcher(wire, max_queued=0, busy={"max_held": 1}), EventQueue()
-    await d.send(inflight(job("running")))
+    await sent(d, "running")
     await asyncio.wait_for(d.send(inflight(job("held"), answer)), 5)
     assert d.placer.held == 1
     urgent = asyncio.create_task(d.send(inflight(job("urgent", priority=-1))))
-    (event,) = await asyncio.wait_for(answer.take(), 5)
-    assert isinstance(event, Failed)
-    assert event.code == "saturated"
+    assert await failure(answer) == "saturated"
     await d.cancel([RequestId("urgent")])
     await asyncio.wait_for(urgent, 5)
 
@@ -515,7 +504,7 @@ async def test_a_newcomer_does_not_overtake_the_line(redis: "Redis", wire: Wire)
     """The one place goes to a request that has waited, also when the newcomer's round is the one that sees it."""
     worker = await register(redis, KEYS, "w1", max_running=1)
     d = dispatcher(wire, max_queued=0)
-    await d.send(inflight(job("running", 10)))
+    await sent(d, "running", 10)
     waiting = [asyncio.create_task(d.send(inflight(job(f"old{i}", 20 + i)))) for i in range(12)]
     await asyncio.sleep(0.2)
     await redis.eval(FORGET_LOADS, 1, KEYS.loads(POOL), worker)
@@ -531,7 +520,7 @@ async def test_an_outage_does_not_empty_the_line(redis: "Redis", wire: Wire) -> 
     await register(redis, KEYS, "w1", max_running=1)
     reader = FleetReader(wire, KEYS, POOLS, 0)
     d = Dispatcher(wire, KEYS, API, reader, POOLS, patience_s=5)
-    await d.send(inflight(job("running")))
+    await sent(d, "running")
     held_send = asyncio.create_task(d.send(inflight(job("held"))))
     await asyncio.sleep(0.15)
     real, reader.read = reader.read, AsyncMock(side_effect=StoreDown())  # type: ignore[method-assign]
@@ -548,7 +537,7 @@ async def test_aside_requests_wait_in_a_line_of_their_own(redis: "Redis", wire: 
     """An online request goes past it, drops nobody from it, and is not dropped for it."""
     worker = await register(redis, KEYS, "w1", max_running=1, aside_most=1)
     d = dispatcher(wire, max_queued=0, busy={"max_held": 2})
-    await d.send(inflight(job("aside0", aside=True)))
+    await sent(d, "aside0", aside=True)
     assert await queued(redis, worker) == [(RequestId("aside0"), 0)]
     held_sends = [asyncio.create_task(d.send(inflight(job(f"aside{i}", priority=i, aside=True)))) for i in (1, 2)]
     await asyncio.sleep(0.15)

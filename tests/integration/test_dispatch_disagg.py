@@ -1,6 +1,5 @@
 """A request on two workers, as the API replica that awaits it sees it: real Redis, workers that are only leases."""
 
-import asyncio
 import time
 
 import pytest
@@ -20,7 +19,7 @@ from app.messages.job import Job, PartialOutput, Sampling, Stage, Timing, decode
 from app.messages.wire import encode
 from app.pools.schema import Pool
 from app.store import Wire
-from tests.background import beside
+from tests.background import beside, until
 from tests.integration.conftest import POOL, register, watch_of
 
 KEYS, API, PREFILL, R = Keys("test"), ApiId("api1"), PoolId("prefill-pool-a"), RequestId("r1")
@@ -51,6 +50,12 @@ def inflight(n: int = 1) -> InFlight:
     return InFlight(job, ((POOL,),), EventQueue(), RoutingHints(), ((PREFILL,),))
 
 
+async def sent(wire: Wire) -> tuple[Dispatcher, InFlight]:
+    d, f = dispatcher(wire), inflight()
+    await d.send(f)
+    return d, f
+
+
 def first(attempt: int = 0) -> FirstToken:
     return FirstToken(R, attempt, Delta(R, attempt, "one", [1]), PartialOutput([1], 3))
 
@@ -62,11 +67,8 @@ async def queued(redis: "Redis", pool: PoolId, worker: WorkerId) -> list[tuple[H
 
 
 async def placed_again(redis: "Redis", worker: WorkerId) -> tuple[Handoff | None, int]:
-    for _ in range(300):
-        if entries := await queued(redis, POOL, worker):
-            return entries[-1]
-        await asyncio.sleep(0.02)
-    raise AssertionError("it was not placed again")
+    entries: list[tuple[Handoff | None, int]] = await until(lambda: queued(redis, POOL, worker))
+    return entries[-1]
 
 
 async def test_the_prefill_worker_gets_the_message_and_the_record_names_both(redis: "Redis", wire: Wire) -> None:
@@ -89,8 +91,7 @@ async def test_at_once_both_get_a_message_with_the_same_room(redis: "Redis", wir
 
 async def test_the_first_token_comes_first_whichever_worker_is_heard_first(redis: "Redis", wire: Wire) -> None:
     await prefiller(redis), await decoder(redis)
-    d, f = dispatcher(wire), inflight()
-    await d.send(f)
+    d, f = await sent(wire)
     events: list[Event] = [Delta(R, 0, "two", [2]), Done(R, 0), first(), PrefillDone(R, 0, TIMING)]
     for event in events:
         d.deliver(event)
@@ -104,8 +105,7 @@ async def test_the_worker_that_decodes_is_not_forgotten_when_the_end_of_the_pref
 ) -> None:
     """Two workers' messages come in any order; at once, the prefill ends when the other has long begun."""
     one, two = await prefiller(redis, meets_at="" if way == "in sequence" else "10.0.0.7:4711"), await decoder(redis)
-    d, f = dispatcher(wire), inflight()
-    await d.send(f)
+    d, f = await sent(wire)
     if way == "in sequence":
         d.deliver(first())
         d.deliver(Delta(R, 0, "two", [2]))
@@ -115,10 +115,7 @@ async def test_the_worker_that_decodes_is_not_forgotten_when_the_end_of_the_pref
     await redis.delete(KEYS.worker(two))
     three = await decoder(redis, "d2")
     assert d.worker_lost(two) == 1
-    for _ in range(300):
-        if f.job.worker == three:
-            break
-        await asyncio.sleep(0.02)
+    await until(lambda: f.job.worker == three)
     assert (f.job.worker, f.job.attempt) == (three, 1)
 
 
@@ -135,8 +132,7 @@ async def test_a_handoff_that_comes_back_goes_to_another_worker_with_the_first_t
 ) -> None:
     """The worker that was to decode went while the prompt was computed."""
     one, two = await prefiller(redis), await decoder(redis)
-    d, f = dispatcher(wire), inflight()
-    await d.send(f)
+    d, f = await sent(wire)
     await redis.delete(KEYS.worker(two))
     three = await decoder(redis, "d2")
     d.deliver(first())
@@ -156,8 +152,7 @@ async def test_a_request_is_retried_when_the_worker_that_holds_it_dies(redis: "R
     The first token is not lost.
     """
     one, two = await prefiller(redis), await decoder(redis)
-    d, f = dispatcher(wire), inflight()
-    await d.send(f)
+    d, f = await sent(wire)
     dead, other = (two, one) if when == "handed" else (one, two)
     if when != "before":
         d.deliver(first())
@@ -169,10 +164,7 @@ async def test_a_request_is_retried_when_the_worker_that_holds_it_dies(redis: "R
     if when == "handed":
         await redis.delete(KEYS.worker(two))
     async with beside(watch_of(wire, KEYS, d, POOLS).run()):
-        for _ in range(300):
-            if f.job.attempt == 1 and f.job.worker:
-                break
-            await asyncio.sleep(0.02)
+        await until(lambda: f.job.attempt == 1 and f.job.worker)
     assert f.job.worker in ({three} if when == "handed" else {two, three})
     assert (f.job.attempt, f.job.stage("prefill")) == (1, None)
     assert f.job.begun == ([] if when == "before" else [PartialOutput([1], 3)])
@@ -183,8 +175,7 @@ async def test_a_request_is_retried_when_the_worker_that_holds_it_dies(redis: "R
 async def test_a_prefill_that_fails_is_a_prefill_elsewhere(redis: "Redis", wire: Wire, code: str) -> None:
     await prefiller(redis)
     two = await decoder(redis)
-    d, f = dispatcher(wire), inflight()
-    await d.send(f)
+    d, _ = await sent(wire)
     d.deliver(Failed(R, 0, code, "it broke"))
     assert await placed_again(redis, two) == (None, 1)
 
@@ -192,8 +183,7 @@ async def test_a_prefill_that_fails_is_a_prefill_elsewhere(redis: "Redis", wire:
 async def test_a_request_that_the_prefill_engine_refuses_is_refused(redis: "Redis", wire: Wire) -> None:
     """Another engine of the kind would say the same."""
     await prefiller(redis), await decoder(redis)
-    d, f = dispatcher(wire), inflight()
-    await d.send(f)
+    d, f = await sent(wire)
     d.deliver(Failed(R, 0, "invalid_value", "no"))
     assert [type(e) for e in await f.answer.take()] == [Failed]
 

@@ -17,7 +17,7 @@ from app.messages.media import MediaSign
 from app.messages.wire import encode
 from app.pools.schema import Pool
 from app.store import Wire
-from tests.background import beside
+from tests.background import beside, until_not
 from tests.integration.conftest import POOL, register
 from tests.integration.test_dispatch import KEYS
 
@@ -135,9 +135,7 @@ async def test_a_real_answer_corrects_it_for_all(redis: "Redis", wire: Wire) -> 
         await learned(expansion_reader)
         await learned(expansion_reader, other)
         expansion_reader.correct_soon([(ASKED, [8, 8]), (other, None)])
-        async with asyncio.timeout(10):
-            while await redis.hexists(KEYS.expansions(SIGN.digest), other.field):  # type: ignore[misc]
-                await asyncio.sleep(0.01)
+        await until_not(lambda: redis.hexists(KEYS.expansions(SIGN.digest), other.field))
         assert await learned(expansion_reader) == [8, 8]
         assert await learned(reader(redis, wire)) == [8, 8]
 

@@ -23,6 +23,7 @@ from app.media.loader import MediaLoader
 from app.media.picture import Picture
 from app.media.refused import Refused
 from app.media.source import MediaSource
+from tests.background import until
 from tests.media.answers import body, redirect, silent
 from tests.media.hostile import PARAM, Guards, guards
 from tests.media.hostile_cases import NAMES
@@ -255,9 +256,7 @@ async def test_no_part_is_decoded_before_all_are_fetched(guarded: Guards, tmp_pa
     params[Origin("image", f"https://media.test:{server.port}/slow")] = "messages.0.content.1"
     reading = asyncio.create_task(MediaReader(loader, Storage(str(tmp_path)), 2**20).read(params, Asker()))
     try:
-        async with asyncio.timeout(30):
-            while not loader._waiting._sizes:
-                await asyncio.sleep(0.01)
+        await until(lambda: loader._waiting._sizes, 30)
         await asyncio.sleep(0.5)
         assert not loader._decoders._pool._all
         assert sum(loader._waiting._sizes.values()) == len(b64encode(data))
@@ -286,9 +285,7 @@ async def test_closing_ends_the_decoders(guarded: Guards) -> None:
     """No process is left, not even one at work."""
     loader = guarded.loader("long", Names(NAMES))
     work = asyncio.create_task(loader.load_picture(_data(png(10, 10, chunk(b"tEXt", b"a\0b") * 4_000_000, rows=10))))
-    async with asyncio.timeout(60):
-        while not loader._decoders._pool._all:
-            await asyncio.sleep(0.01)
+    await until(lambda: loader._decoders._pool._all, 60)
     (decoder,) = loader._decoders._pool._all
     await loader.close()
     assert decoder._process.returncode is not None

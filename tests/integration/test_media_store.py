@@ -16,6 +16,7 @@ from app.messages.media import Media
 from app.runner import media as reading
 from app.runner.media import fetch_media
 from app.tenants.records import NOBODY, Client, Tenant
+from tests.background import until_not
 from tests.integration.test_dispatch import KEYS, job
 
 A, B = "a" * 64, "b" * 64
@@ -41,9 +42,7 @@ async def held(redis: "Redis") -> dict[str, int]:
 
 
 async def gone(redis: "Redis", *names: str) -> None:
-    async with asyncio.timeout(10):
-        while await redis.exists(*map(KEYS.media, names)):
-            await asyncio.sleep(0.01)
+    await until_not(lambda: redis.exists(*map(KEYS.media, names)))
 
 
 @pytest.fixture(autouse=True)

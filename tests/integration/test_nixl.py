@@ -10,6 +10,7 @@ import pytest
 from app.engines.mock.memory import KvMemory
 from app.kv import nixl as nixl_module
 from app.kv.nixl import Nixl
+from tests.background import until
 
 pytestmark = pytest.mark.integration
 
@@ -37,9 +38,7 @@ async def sides() -> AsyncIterator[list[Side]]:
 
 
 async def come(notes: list[bytes], note: bytes) -> None:
-    async with asyncio.timeout(10):
-        while note not in notes:
-            await asyncio.sleep(0.005)
+    await until(lambda: note in notes)
 
 
 @pytest.mark.parametrize("cancelled", [False, True])

@@ -23,7 +23,7 @@ from app.messages.lease import EngineState
 from app.messages.wire import encode
 from app.pools.schema import Pool
 from app.store import Wire
-from tests.background import beside
+from tests.background import beside, until_not
 from tests.integration.conftest import POOL, register
 from tests.integration.test_dispatch import API, KEYS, inflight, job
 
@@ -174,9 +174,7 @@ async def begun(redis: "Redis", wire: Wire, **other: Any) -> list[Any]:
     await register(redis, KEYS, A, draining=True, state=EngineState(weights="v2"))
     await register(redis, KEYS, B, **other)
     one.deliver(Failed(first_job.request, first_job.attempt, "returned", ""))
-    async with asyncio.timeout(10):
-        while request.job.worker != B and request.answer.pending() < 2:
-            await asyncio.sleep(0.01)
+    await until_not(lambda: request.job.worker != B and request.answer.pending() < 2)
     return [request, *(await request.answer.take())]
 
 

@@ -28,7 +28,7 @@ from app.pools.schema import Pool
 from app.routing.candidates import Option
 from app.store import Command, Wire
 from app.store.scripts import COMING, MATCH, MATCH_POINTS, WRITE_INDEX
-from tests.background import beside
+from tests.background import beside, until
 from tests.integration.conftest import POOL, nobody_told, register
 from tests.loads import set_load
 from workers.engine.kv_event_feed import KvEventFeed
@@ -253,9 +253,7 @@ async def test_an_engine_of_which_no_batch_can_be_read_is_known_to_tell_nothing(
         publisher = cache.publisher
         publisher._kept.append((publisher._seq, b"\x93\x00\x91\x01\x00"))  # which the feed asks for
         publisher._seq += 1
-        async with asyncio.timeout(5):
-            while not cache.feed.is_blind:
-                await asyncio.sleep(0.01)
+        await until(lambda: cache.feed.is_blind, 5)
         assert not await indexed(redis, cache)
 
 

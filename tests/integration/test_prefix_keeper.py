@@ -1,7 +1,7 @@
 """A worker that keeps prefixes beside its requests: on a mock engine and a real Redis, without Celery."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +19,7 @@ from app.runner.engine_factory import create_engine
 from app.runner.runner import Runner
 from app.running.ending import end_tasks
 from app.settings import Settings
+from tests.background import until
 from tests.integration.conftest import POOL
 from workers.engine.lease import LeaseKeeper
 from workers.engine.prefix_keeper import PrefixKeeper
@@ -47,12 +48,6 @@ class Keeping:
     @property
     def stats(self) -> EngineStats:
         return self.runner.engine.stats()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.002)
 
 
 @contextmanager

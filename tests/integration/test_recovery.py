@@ -34,24 +34,17 @@ from app.store import Command, Wire, async_client
 from app.store.scripts import FORGET_LOADS
 from app.telemetry import WORKERS_LOST
 from app.tenants.records import NOBODY
-from tests.background import beside
+from tests.background import beside, until, until_not
 from tests.integration.conftest import POOL, had_worker, register, watch_of
-from tests.integration.test_dispatch import API, KEYS, POOLS, attempts, inflight, job, queued
+from tests.integration.test_dispatch import API, KEYS, POOLS, R1, failure, inflight, job, queued, sent
 from tests.proxy import Proxy
-
-R1 = RequestId("r1")
+from tests.wires import connected
 
 
 def dispatcher(wire: Wire, max_queued: int = 100, patience_s: float = 5.0, max_migrations: int = 3) -> Dispatcher:
     pools = {POOL: Pool(model="m", engine="mock")}
     reader = FleetReader(wire, KEYS, pools, max_queued)
     return Dispatcher(wire, KEYS, API, reader, pools, patience_s=patience_s, max_migrations=max_migrations)
-
-
-async def until(condition: Any, within_s: float = 5.0) -> None:
-    async with asyncio.timeout(within_s):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def events(answer: EventQueue, count: int = 1) -> list[Event]:
@@ -110,7 +103,6 @@ async def test_a_request_that_comes_back_before_its_placing_is_confirmed_is_plac
     assert d.in_flight[R1].job.attempt == 1
     assert await queued(redis, WorkerId("w1")) == [(R1, 0), (R1, 1)]
     assert wire.placings == 2
-    wire.close()
 
 
 async def test_a_placing_that_nobody_confirms_is_a_new_attempt_and_the_old_one_is_stopped(redis: "Redis") -> None:
@@ -127,7 +119,6 @@ async def test_a_placing_that_nobody_confirms_is_a_new_attempt_and_the_old_one_i
     assert event.text == "fresh"
     assert await redis.exists(KEYS.request(run_id(R1, 0))) == 0
     assert await redis.lrange(KEYS.commands(worker), 0, -1) == [encode(Cancel(run_id(R1, 0)))]
-    wire.close()
 
 
 async def test_a_returned_request_whose_placement_reply_is_lost_is_queued_once(redis: "Redis") -> None:
@@ -150,7 +141,6 @@ async def test_a_returned_request_whose_placement_reply_is_lost_is_queued_once(r
     assert len(entries) == len(set(entries))
     assert (R1, living) in entries
     assert await redis.keys(KEYS.request(run_id(R1, 0))[:-1] + "*") == [KEYS.request(run_id(R1, living)).encode()]
-    wire.close()
 
 
 async def test_what_redis_refuses_of_a_cancel_holds_up_nobody_else(
@@ -159,7 +149,7 @@ async def test_what_redis_refuses_of_a_cancel_holds_up_nobody_else(
     """Orders that can't be given, for want of memory, say: others are placed all the same."""
     worker = await register(redis, KEYS, "w1")
     d = dispatcher(wire)
-    await d.send(inflight(job()))
+    await sent(d)
     await redis.set(KEYS.commands(worker), "no list")
     await d.cancel([R1])
     await asyncio.wait_for(d.send(inflight(job("r2"))), 2)
@@ -172,7 +162,7 @@ async def test_time_held_for_room_does_not_shorten_the_patience_for_an_outage(re
     """The time in the line is no time without Redis or a worker."""
     worker = await register(redis, KEYS, "w1", max_running=1)
     d, answer = dispatcher(wire, max_queued=0, patience_s=0.5), EventQueue()
-    await d.send(inflight(job("running")))
+    await sent(d, "running")
     held_send = asyncio.create_task(d.send(inflight(job("held"), answer)))
     await asyncio.sleep(0.8)
     await had_worker(redis, KEYS)
@@ -190,31 +180,26 @@ async def test_the_patience_for_redis_counts_from_the_first_attempt(redis: "Redi
     """Each attempt may take long: one that loads its data says nothing for seconds, and a client waits meanwhile."""
     await register(redis, KEYS, "w1")
     proxy = Proxy(store_url)
-    client = async_client(await proxy.start())
-    wire = Wire(client)
-    d = dispatcher(wire, patience_s=3)
-    await d.send(inflight(job("before")))
-    {"holds": proxy.holds, "closes": proxy.closes, "loads": lambda: proxy.refuses("LOADING It is.")}[way]()
-    answer, began = EventQueue(), time.monotonic()
-    with pytest.raises(StoreDown):
-        await d.send(inflight(job("held"), answer))
-    assert 2.9 < time.monotonic() - began < 4.9
-    wire.close()
+    async with connected(await proxy.start()) as (_, wire):
+        d = dispatcher(wire, patience_s=3)
+        await sent(d, "before")
+        {"holds": proxy.holds, "closes": proxy.closes, "loads": lambda: proxy.refuses("LOADING It is.")}[way]()
+        began = time.monotonic()
+        with pytest.raises(StoreDown):
+            await sent(d, "held")
+        assert 2.9 < time.monotonic() - began < 4.9
     await proxy.stop()
-    await client.aclose()
 
 
 async def test_without_workers_an_accepted_request_waits_as_long_as_it_has_patience(redis: "Redis", wire: Wire) -> None:
     """One that has lost its worker hopes for another, and then hears why not."""
     worker = await register(redis, KEYS, "w1")
     d, answer = dispatcher(wire, patience_s=0.6), EventQueue()
-    await d.send(inflight(job(), answer))
+    await sent(d, answer=answer)
     await redis.delete(KEYS.worker(worker))
     began = time.monotonic()
     d.worker_lost(worker)
-    (event,) = await events(answer)
-    assert isinstance(event, Failed)
-    assert event.code == NoWorker.code
+    assert await failure(answer) == NoWorker.code
     assert 0.6 <= time.monotonic() - began < 2
 
 
@@ -222,8 +207,7 @@ async def test_a_request_that_kills_its_workers_is_given_up(redis: "Redis", wire
     """The error says how many workers it was; those that only gave it back don't count."""
     worker = await register(redis, KEYS, "w1")
     d, answer = dispatcher(wire, max_migrations=2), EventQueue()
-    await d.send(inflight(job(), answer))
-    f = d.in_flight[R1]
+    f = await sent(d, answer=answer)
     for has_died in (True, False, False, True):
         attempt = f.job.attempt
         d.lost(f, died=has_died)
@@ -240,8 +224,7 @@ async def test_a_request_that_got_on_each_time_outlives_more_workers(redis: "Red
     """Three times as many, though the last of them died before anything came: it is hardly the cause."""
     await register(redis, KEYS, "w1")
     d, answer = dispatcher(wire, max_migrations=1), EventQueue()
-    await d.send(inflight(job(), answer))
-    f = d.in_flight[R1]
+    f = await sent(d, answer=answer)
     for got_on in (True, True, False):
         await until(lambda: f.job.worker and f.is_placed)
         if got_on:
@@ -262,7 +245,7 @@ async def test_a_worker_that_had_not_begun_a_request_did_not_die_of_it(redis: "R
     begun_request, waiting = RequestId("begun"), RequestId("waiting")
     d = dispatcher(wire)
     for request in (begun_request, waiting):
-        await d.send(inflight(job(request)))
+        await sent(d, request)
     await redis.lpush(KEYS.queue(worker_queue(POOL, worker), 3), b"no message")
     while (begun_request, 0) in await queued(redis, worker):
         await redis.rpop(KEYS.queue(worker_queue(POOL, worker), 3))
@@ -273,17 +256,19 @@ async def test_a_worker_that_had_not_begun_a_request_did_not_die_of_it(redis: "R
         assert [d.in_flight[request].deaths for request in (begun_request, waiting)] == [1, 0]
 
 
+def dies(d: Dispatcher, f: InFlight, deaths: int = 1) -> None:
+    """The worker dies of the request, which that many have done before."""
+    f.deaths = deaths
+    d.lost(f, died=True)
+
+
 async def suspects(d: Dispatcher, names: Sequence[str]) -> list[InFlight]:
     """Requests that have been on two dead workers each."""
-    requests = []
-    for name in names:
-        await d.send(inflight(job(name)))
-        requests.append(d.in_flight[RequestId(name)])
+    requests = [await sent(d, name) for name in names]
     for deaths in (1, 2):
         for f in requests:
             await until(lambda f=f: f.job.worker)
-            f.deaths = deaths - 1
-            d.lost(f, died=True)
+            dies(d, f, deaths - 1)
         if deaths == 1:
             await until(lambda: all(f.job.worker for f in requests))
     return requests
@@ -319,8 +304,7 @@ async def test_suspects_that_prefer_other_pools_of_the_same_are_tried_one_at_a_t
         await d.send(InFlight(job(name), groups, EventQueue(), RoutingHints()))
         requests.append(d.in_flight[RequestId(name)])
     for one in requests:
-        one.deaths = 1
-        d.lost(one, died=True)
+        dies(d, one)
     await are_placed_one_by_one(d, requests)
 
 
@@ -329,12 +313,9 @@ async def test_a_suspect_of_a_batch_is_tried_alone_too(redis: "Redis", wire: Wir
     worker = await register(redis, KEYS, "w1", aside_most=1)
     d = dispatcher(wire)
     requests = []
-    for new_job in (job("line", aside=True), job("online")):
-        await d.send(inflight(new_job))
-        requests.append(d.in_flight[new_job.request])
-        await until(lambda: requests[-1].job.worker)
-        requests[-1].deaths = 1
-        d.lost(requests[-1], died=True)
+    for name in ("line", "online"):
+        requests.append(await sent(d, name, aside=name == "line"))
+        dies(d, requests[-1])
         await redis.eval(FORGET_LOADS, 1, KEYS.loads(POOL), worker)  # else it awaits the first token of the lost one
         await until(lambda: requests[0].job.attempt == 1 and requests[0].job.worker)
     line, online = requests
@@ -359,11 +340,10 @@ async def test_suspects_without_room_hold_up_no_other(
     for line in lines:
         await d.send(inflight(line))
         await redis.eval(FORGET_LOADS, 1, KEYS.loads(POOL), worker)  # else it awaits the first token of the last one
-    await d.send(inflight(job("online")))
+    await sent(d, "online")
     await register(redis, KEYS, "w1", aside_most=0)
     for request in [*d.in_flight.values()]:
-        request.deaths = 1
-        d.lost(request, died=True)
+        dies(d, request)
     online = d.in_flight[RequestId("online")]
     await until(lambda: online.job.attempt == 1 and online.job.worker)
     assert not any(d.in_flight[line.request].job.worker for line in lines)
@@ -377,16 +357,12 @@ async def test_suspects_that_wait_for_a_worker_are_tried_one_at_a_time_when_it_c
     monkeypatch.setattr("app.dispatch.answering.retry._ROOM_S", 0.1)
     worker = await register(redis, KEYS, "w1")
     d = dispatcher(wire, max_queued=0)
-    requests = []
-    for name in ("a", "b", "c", "d"):
-        await d.send(inflight(job(name)))
-        requests.append(d.in_flight[RequestId(name)])
+    requests = [await sent(d, name) for name in ("a", "b", "c", "d")]
     await redis.delete(KEYS.worker(worker))
     if full:
         await register(redis, KEYS, "full", max_running=0)
     for one in requests:
-        one.deaths = 1
-        d.lost(one, died=True)
+        dies(d, one)
     await asyncio.sleep(0.5)
     assert not any(one.job.worker for one in requests)
     await register(redis, KEYS, "w2")
@@ -417,15 +393,12 @@ async def test_a_suspect_without_output_holds_up_no_other_models(redis: "Redis",
     d = Dispatcher(wire, KEYS, API, FleetReader(wire, KEYS, pools, 0), pools, patience_s=5.0)
     await register(redis, KEYS, "w1")
     await register(redis, KEYS, "w2", pool=other)
-    await d.send(inflight(job("waits")))
-    waits = d.in_flight[RequestId("waits")]
-    waits.deaths = 1
-    d.lost(waits, died=True)
+    waits = await sent(d, "waits")
+    dies(d, waits)
     await until(lambda: waits.job.worker)  # it goes on, and has no output: its turn is not over
-    await d.send(InFlight(job("goes on"), ((other,),), EventQueue(), RoutingHints()))
-    goes_on = d.in_flight[RequestId("goes on")]
-    goes_on.deaths = 1
-    d.lost(goes_on, died=True)
+    goes_on = InFlight(job("goes on"), ((other,),), EventQueue(), RoutingHints())
+    await d.send(goes_on)
+    dies(d, goes_on)
     await until(lambda: goes_on.job.attempt == 1 and goes_on.job.worker)
     assert not waits.has_own_output
 
@@ -446,7 +419,7 @@ async def test_an_answer_that_is_all_out_ends_without_another_worker(redis: "Red
     """Only its last event was lost."""
     worker = await register(redis, KEYS, "w1")
     d, answer = dispatcher(wire), EventQueue()
-    await d.send(inflight(job(), answer))
+    await sent(d, answer=answer)
     d.deliver(Delta(R1, 0, "x", [1], finish="stop"))
     d.worker_lost(worker)
     assert [type(e) for e in await events(answer, 2)] == [Delta, Done]
@@ -458,7 +431,7 @@ async def test_a_gap_that_cannot_be_filled_is_a_new_attempt_and_no_death(redis: 
     worker = await register(redis, KEYS, "w1")
     d = dispatcher(wire)
     inbox = TokenInbox(wire, KEYS, API, d.deliver, lambda w: d.worker_lost(w, died=False))
-    await d.send(inflight(job()))
+    await sent(d)
     for seq in (1, 3):
         delta = Delta(R1, 0, "x", [seq])
         await redis.xadd(KEYS.out(API), {"s": encode(EventBatch(worker, seq, [delta]))})
@@ -474,7 +447,7 @@ async def test_a_worker_that_gave_up_what_is_still_awaited_ends_nobodys_answer(r
     """The worker thought this API replica dead. The client never left, and must not hear that it did."""
     await register(redis, KEYS, "w1")
     d, answer = dispatcher(wire), EventQueue()
-    await d.send(inflight(job(), answer))
+    await sent(d, answer=answer)
     d.deliver(Failed(R1, 0, "cancelled", ""))
     await until(lambda: d.in_flight[R1].job.attempt == 1 and d.in_flight[R1].job.worker)
     assert answer.pending() == 0
@@ -485,10 +458,10 @@ async def test_what_redis_has_forgotten_is_placed_again(redis: "Redis", wire: Wi
     worker = await register(redis, KEYS, "w1")
     d = dispatcher(wire)
     watch = watch_of(wire, KEYS, d, POOLS)
-    await d.send(inflight(job()))
+    await sent(d)
     await redis.delete(KEYS.request(run_id(R1, 0)), KEYS.queue(worker_queue(POOL, worker), 3), KEYS.api(API))
     async with beside(watch.run()):
-        assert await attempts(redis, worker) == [(R1, 1)]
+        assert await until(lambda: queued(redis, worker)) == [(R1, 1)]
         assert d.in_flight[R1].deaths == 0
 
 
@@ -505,7 +478,7 @@ async def test_a_server_of_tokens_that_hangs_holds_up_no_look_for_dead_workers(r
     worker = await register(redis, KEYS, "w1")
     d = dispatcher(wire)
     watch = watch_of(wire, KEYS, d, POOLS, tokens)
-    await d.send(inflight(job()))
+    await sent(d)
     await redis.delete(KEYS.worker(worker))
     async with asyncio.timeout(4):  # its own connection would be waited for longer
         await watch.look(0.0)
@@ -521,7 +494,7 @@ async def test_records_of_a_worker_and_a_replica_that_died_together_expire(redis
     """Nobody takes its requests back, and a line of a batch would stay for a day."""
     worker = await register(redis, KEYS, "w1")
     d, run = dispatcher(wire), run_id(R1, 0)
-    await d.send(inflight(job(deadline_s=86_400)))
+    await sent(d, deadline_s=86_400)
     assert await redis.ttl(KEYS.request(run)) > 80_000
     await redis.delete(KEYS.worker(worker))
     other = dispatcher(wire)
@@ -540,16 +513,14 @@ async def test_deaths_of_workers_outlive_the_replica_that_saw_them(redis: "Redis
     for name in ("w1", "w2"):
         await register(redis, KEYS, name)
     d = dispatcher(wire)
-    await d.send(inflight(job()))
-    await d.send(inflight(job("r2")))
-    f = d.in_flight[R1]
+    f = await sent(d)
+    await sent(d, "r2")
     for deaths in (1, 2):
         d.lost(f, died=True)
         await until(lambda deaths=deaths: f.job.attempt == deaths and f.job.worker)
     name = KEYS.handling("request:r1")
-    async with asyncio.timeout(5):
-        while await redis.get(name) != b"2 2":
-            await asyncio.sleep(0.01)
+    while await redis.get(name) != b"2 2":
+        await asyncio.sleep(0.01)
     assert await redis.keys("*handling*") == [name.encode()]
     assert 0 < await redis.ttl(name) <= 3600
     adopted_request, good = inflight(job()), inflight(job("r2"))
@@ -570,7 +541,7 @@ async def test_a_death_is_counted_once_however_many_replicas_see_it(redis: "Redi
         worker = await register(redis, KEYS, name)
         watches = [watch_of(wire, KEYS, d, POOLS) for d in replicas]
         for d in replicas:
-            await d.send(inflight(job(f"r{n}")))
+            await sent(d, f"r{n}")
         await redis.delete(KEYS.worker(worker))
         for watch in watches:
             await watch.look(0.0)
@@ -582,7 +553,7 @@ async def test_what_has_ended_is_not_taken_for_forgotten(redis: "Redis", wire: W
     worker = await register(redis, KEYS, "w1")
     d, answer = dispatcher(wire), EventQueue()
     watch = watch_of(wire, KEYS, d, POOLS)
-    await d.send(inflight(job(), answer))
+    await sent(d, answer=answer)
     await redis.xadd(KEYS.out(API), {"s": encode(EventBatch(worker, 1, [Done(R1, 0)]))})
     await redis.delete(KEYS.request(run_id(R1, 0)))
     async with beside(watch.run()):
@@ -625,7 +596,7 @@ async def test_a_placement_sent_twice_is_one_also_when_its_worker_went_in_betwee
         return await real(commands)
 
     wire.execute_each = spy  # type: ignore[method-assign]
-    await d.send(inflight(job(), EventQueue()))
+    await sent(d)
     await redis.delete(KEYS.worker(worker))
     assert await real(sent_commands) == [1]
     assert await queued(redis, worker) == [(R1, 0)]
@@ -777,10 +748,4 @@ async def test_media_of_a_request_that_ends_as_they_are_written_anew_are_release
     assert request.retry is not None
     await d.cancel([R1])
     await asyncio.wait([request.retry])
-    await until_gone(redis, KEYS.media(name))
-
-
-async def until_gone(redis: "Redis", key: str) -> None:
-    async with asyncio.timeout(5):
-        while await redis.exists(key):
-            await asyncio.sleep(0.01)
+    await until_not(lambda: redis.exists(KEYS.media(name)))

@@ -24,7 +24,7 @@ from app.messages.events import Delta, Done, Event, Failed
 from app.messages.kept import KeptRequest, StoredChat
 from app.messages.wire import encode
 from app.store import Command, Wire
-from tests.background import beside
+from tests.background import beside, until
 
 pytestmark = pytest.mark.both_servers
 
@@ -105,12 +105,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def reading(s: ResumableStore, answer_owner: AnswerOwner, k: KeptRequest, skip: int = 0) -> Replay:
     plan = GenerationPlan("chatcmpl", AsyncMock(), [[1]], [AsyncMock(n=1)], 60)
     return Replay(s, answer_owner, plan, Found(k, 0), skip)
-
-
-async def until(condition: Any, within_s: float = 5.0) -> None:
-    async with asyncio.timeout(within_s):
-        while not await condition():
-            await asyncio.sleep(0.02)
 
 
 async def ended(redis: "Redis", request: RequestId = R) -> bool:

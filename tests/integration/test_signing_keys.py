@@ -7,7 +7,7 @@ import pytest
 
 from app.api.oidc.signing_keys import SigningKeys
 from app.running.loops import failures
-from tests.background import beside
+from tests.background import beside, until
 from tests.dripping import dripping
 from tests.issuer import Issuer, issuing
 
@@ -37,9 +37,7 @@ async def test_an_issuer_that_talks_nonsense_ends_nothing(
             return {**usual, **said} if path == ABOUT else said
 
         async with beside(keys.run()) as running:
-            async with asyncio.timeout(20):
-                while not keys.loaded:
-                    await asyncio.sleep(0.01)
+            await until(lambda: keys.loaded, 20)
             keys_before = keys.keys
             monkeypatch.setattr(issuer, "shown", nonsense)
             for _ in range(3):

@@ -5,7 +5,6 @@ import asyncio
 from collections import Counter
 from functools import partial
 from itertools import count
-from typing import Any
 
 from redis.asyncio import Redis
 
@@ -23,7 +22,7 @@ from app.routing.fair_order import Flow
 from app.store import Wire, clock
 from app.store.scripts import RELEASE
 from app.tenants.records import Tenant
-from tests.background import beside
+from tests.background import beside, until
 from tests.integration.conftest import POOL, register
 
 KEYS = Keys("shares")
@@ -60,14 +59,6 @@ class Replica:
         self.dispatcher.spent([f], [Done(*request)])
 
 
-async def wait_for(condition: Any, what: str) -> None:
-    for _ in range(600):
-        if condition():
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError(f"never: {what}")
-
-
 async def worker(redis: "Redis", seats: int) -> None:
     await register(redis, KEYS, "w1", max_running=seats, speeds=SPEEDS)
 
@@ -80,9 +71,9 @@ async def test_floods_at_different_replicas_are_served_by_their_weights(redis: "
         for _ in range(60):
             one.ask("one", 1.0)
             three.ask("three", 3.0)
-        await wait_for(lambda: len(one.running) + len(three.running) >= 6, "the seats are taken")
+        await until(lambda: len(one.running) + len(three.running) >= 6)
         services = [r.dispatcher.placer.shares.of(r.running[0]) for r in (one, three)]
-        await wait_for(lambda: all(s.is_shared for s in services), "they have heard of each other")
+        await until(lambda: all(s.is_shared for s in services))
         counts = Counter[str]()
         for _ in range(56):
             running = one.running + three.running
@@ -90,9 +81,7 @@ async def test_floods_at_different_replicas_are_served_by_their_weights(redis: "
             await (one if first in one.running else three).end(first)
             counts[first.tenant.name] += 1
             seat_count = min(len(running), 6)
-            await wait_for(
-                partial(lambda n: len(one.running + three.running) >= n, seat_count), "a seat is taken again"
-            )
+            await until(partial(lambda n: len(one.running + three.running) >= n, seat_count))
         counts.update(f.tenant.name for f in one.running + three.running)
     assert abs(counts["one"] - counts.total() / 4) <= 3, counts
 
@@ -106,12 +95,12 @@ async def test_a_quiet_tenant_finds_a_seat_at_once_beside_a_flood(redis: "Redis"
     flood, other = Replica(wire, "flood", 0), Replica(wire, "other", 0)
     async with beside(flood.dispatcher.placer.run()), beside(other.dispatcher.placer.run()):
         first = other.ask("quiet")
-        await wait_for(lambda: first.job.worker, "it is placed")
+        await until(lambda: first.job.worker)
         await other.end(first)
         await told(redis, "quiet")
         for _ in range(40):
             flood.ask("flood")
-        await wait_for(lambda: len(flood.running) >= 13, "the flood has its seats")
+        await until(lambda: len(flood.running) >= 13)
         await asyncio.sleep(0.3)
         assert len(flood.running) == 13
         for _ in range(2):
@@ -139,7 +128,7 @@ async def test_what_another_version_has_told_keeps_no_request_from_being_placed(
     replica = Replica(wire, "one")
     async with beside(replica.dispatcher.placer.run()):
         replica.ask("one")
-        await wait_for(lambda: replica.running, "it is placed")
+        await until(lambda: replica.running)
     accounts = replica.dispatcher.placer.shares.of(replica.running[0]).accounts
     assert Flow(0, TenantId("old")) in accounts
 
@@ -149,7 +138,7 @@ async def test_a_tenant_alone_may_fill_seats_and_queue(redis: "Redis", wire: Wir
     alone = Replica(wire, "alone", 3)
     async with beside(alone.dispatcher.placer.run()):
         requests = [alone.ask("alone") for _ in range(9)]
-        await wait_for(lambda: len(alone.running) == 7, "seats and queue are full")
+        await until(lambda: len(alone.running) == 7)
         assert not any(f.job.behind for f in requests)
 
 
@@ -159,7 +148,7 @@ async def test_what_holds_all_seats_steps_aside_for_a_tenant_that_comes(redis: "
     one, two = Replica(wire, "one", 4), Replica(wire, "two", 4)
     async with beside(one.dispatcher.placer.run()), beside(two.dispatcher.placer.run()):
         flood = [one.ask("flood") for _ in range(6)] + [two.ask("flood") for _ in range(6)]
-        await wait_for(lambda: all(f.job.worker for f in flood), "the flood has all")
+        await until(lambda: all(f.job.worker for f in flood))
         for f in flood:
             replica = one if f in one.running else two
             replica.dispatcher.deliver(Delta(f.job.request, 0, "x", [1]))
@@ -179,7 +168,7 @@ async def test_what_holds_all_seats_steps_aside_for_a_tenant_that_comes(redis: "
                         await wire.execute([("EVAL", RELEASE, len(keys), *keys, run, "ended", "w1")])
 
         async with beside(worker_obeys()):
-            await wait_for(lambda: all(f.job.worker for f in comes), "it has its seats")
+            await until(lambda: all(f.job.worker for f in comes))
     displaced_requests = [f for f in flood if f.job.attempt]
     assert displaced_requests
     assert all(f.job.begun[0].tokens == [1] for f in displaced_requests)
@@ -202,7 +191,7 @@ async def test_what_a_request_really_cost_is_charged_and_told(redis: "Redis", wi
         assert second.charge is None
         request = await _placed(b, b.ask("t", 2.0))
         other = b.dispatcher.placer.shares.of(request)
-        await wait_for(lambda: other.finish(flow) >= 2 * cost - 1e-6, "the other replica has heard of it")
+        await until(lambda: other.finish(flow) >= 2 * cost - 1e-6)
     service_entry = await redis.hget(KEYS.service("m"), "t1t")
     assert service_entry is not None
     assert float(service_entry.split()[1]) == 2.0
@@ -214,11 +203,11 @@ async def test_a_request_that_is_never_placed_costs_nothing(redis: "Redis", wire
     replica = Replica(wire, "a", 0)
     async with beside(replica.dispatcher.placer.run()):
         first, second = replica.ask("t"), replica.ask("t")
-        await wait_for(lambda: first.job.worker, "it is placed")
-        await wait_for(lambda: second.held_since, "it is held")
+        await until(lambda: first.job.worker)
+        await until(lambda: second.held_since)
         charge = first.charge
         replica.dispatcher.lost(first)
-        await wait_for(lambda: first.job.attempt == 1, "it is lost")
+        await until(lambda: first.job.attempt == 1)
         assert first.charge is charge
         replica.dispatcher.abandon([second.job.request])
         replica.dispatcher.spent([second], [])

@@ -60,6 +60,14 @@ async def matched(wire: Wire, *prompts: list[bytes]) -> list[Matches]:
     return view.matches
 
 
+async def storing(wire: Wire, blocks: int) -> tuple[StoreIndex, Any]:
+    """A store that has the prompt's first blocks, and the ledger of who stored them."""
+    store, tier_ledger = StoreIndex(wire, KEYS, POOL, "/kv", nobody_told), ledger(PROMPT[:blocks])
+    await store.check(tier_ledger)
+    await store.write(tier_ledger)
+    return store, tier_ledger
+
+
 async def test_a_prompt_is_found_in_caches_host_memory_and_the_store(redis: "Redis", wire: Wire) -> None:
     """The worker that has cached nothing loads all of it from the store."""
     store = StoreIndex(wire, KEYS, POOL, "s3://kv", nobody_told)
@@ -124,9 +132,7 @@ async def test_a_worker_that_dies_as_it_tells_leaves_no_block_without_its_name(
 
 
 async def test_what_is_gone_from_the_store_is_removed(redis: "Redis", wire: Wire) -> None:
-    store, tier_ledger = StoreIndex(wire, KEYS, POOL, "/kv", nobody_told), ledger(PROMPT[:10])
-    await store.check(tier_ledger)
-    await store.write(tier_ledger)
+    store, tier_ledger = await storing(wire, 10)
     tier_ledger.remove([3], "STORAGE")
     await store.write(tier_ledger)
     assert await redis.hkeys(KEYS.tiered(POOL)[0]) == [*PROMPT[:3], *PROMPT[4:10]]
@@ -137,9 +143,7 @@ async def test_files_that_are_gone_are_found_and_what_is_too_much_is_removed(
     redis: "Redis", wire: Wire, tmp_path: Path
 ) -> None:
     """The oldest go; what killed writers have left goes, too."""
-    store, tier_ledger = StoreIndex(wire, KEYS, POOL, "/kv", nobody_told), ledger(PROMPT[:20])
-    await store.check(tier_ledger)
-    await store.write(tier_ledger)
+    store, tier_ledger = await storing(wire, 20)
     folder = FolderStore(tmp_path)
     for number in range(1, 20):  # the first file is gone
         folder.put(f"model/abc/{short_name(number).hex().rjust(64, '0')}-0", bytes(1000), number)
@@ -160,9 +164,7 @@ async def test_files_that_are_gone_are_found_and_what_is_too_much_is_removed(
 
 async def test_a_worker_forgets_what_others_have_removed_from_the_store(redis: "Redis", wire: Wire) -> None:
     """Nothing else is forgotten: what Redis loses is written anew, and what is stored again counts again."""
-    store, tier_ledger = StoreIndex(wire, KEYS, POOL, "/kv", nobody_told), ledger(PROMPT[:1500])
-    await store.check(tier_ledger)
-    await store.write(tier_ledger)
+    store, tier_ledger = await storing(wire, 1500)
     cleaner = StoreIndex(wire, KEYS, POOL, "/kv", nobody_told)
     await cleaner.check(ledger([]))
     lost_blocks = {name: ours for name, ours in (await cleaner.known()).items() if ours in PROMPT[:1400]}
@@ -185,9 +187,7 @@ async def test_a_worker_forgets_what_others_have_removed_from_the_store(redis: "
 
 async def test_blocks_of_an_erased_salt_are_removed_and_others_stay(redis: "Redis", wire: Wire, tmp_path: Path) -> None:
     """Whenever a look finds them: what an engine still has in its memory may be written later. They are counted."""
-    store, tier_ledger = StoreIndex(wire, KEYS, POOL, "/kv", nobody_told), ledger(PROMPT[:20])
-    await store.check(tier_ledger)
-    await store.write(tier_ledger)
+    store, _ = await storing(wire, 20)
     folder, label = FolderStore(tmp_path), label_of(new_salt())
 
     def path(number: int) -> str:

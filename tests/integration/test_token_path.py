@@ -19,7 +19,7 @@ from app.runner.token_emitter import TokenEmitter
 from app.runner.token_emitters import TokenEmitters
 from app.settings import Settings
 from app.store import Wire, async_client
-from tests.background import beside
+from tests.background import beside, until, until_not
 
 pytestmark = pytest.mark.both_servers
 
@@ -48,18 +48,10 @@ class Seen:
         return [e.request for e in self.events]
 
     async def got(self, request: str, tokens: int) -> None:
-        for _ in range(500):
-            if len(self.tokens(request)) >= tokens:
-                return
-            await asyncio.sleep(0.01)
-        raise AssertionError(f"{len(self.tokens(request))} of {tokens} tokens after 5 s")
+        await until(lambda: len(self.tokens(request)) >= tokens)
 
     async def count(self, n: int, timeout_s: float = 5) -> None:
-        for _ in range(round(timeout_s * 100)):
-            if len(self.events) >= n:
-                return
-            await asyncio.sleep(0.01)
-        raise AssertionError(f"{len(self.events)} of {n} events after {timeout_s} s")
+        await until(lambda: len(self.events) >= n, timeout_s)
 
 
 @asynccontextmanager
@@ -80,6 +72,11 @@ async def emitter(
     async with beside(e.run()):
         yield e
     wire.close()
+
+
+async def emitted(e: TokenEmitter, event: Event) -> None:
+    e.emit(API, event)
+    await e.drained()
 
 
 async def step(redis: "Redis", seq: int, *, publish: bool, worker: WorkerId = WORKER) -> None:
@@ -139,8 +136,7 @@ async def test_steps_that_wait_to_be_sent_become_one_delta_of_each_choice(redis:
         for i in range(3):
             e.emit(API, token(i, a))
             e.emit(API, replace(token(i, b), index=i % 2))
-        e.emit(API, Done(a, 0))
-        await e.drained()
+        await emitted(e, Done(a, 0))
     ((_, fields),) = await redis.xrange(KEYS.out(API))
     assert decode_event_batch(fields[b"s"]).events == [
         Delta(a, 0, " 0 1 2", [0, 1, 2]),
@@ -273,8 +269,7 @@ async def test_what_redis_lost_before_a_replica_read_it_is_sent_again(redis: "Re
     """The last message is sent again even if nothing follows it."""
     async with emitter(redis) as e:
         for number in range(3):
-            e.emit(API, token(number))
-            await e.drained()
+            await emitted(e, token(number))
         await forgets(redis)
         async with inbox(wire) as deliveries:
             await deliveries.count(3)
@@ -288,8 +283,7 @@ async def test_what_redis_lost_is_sent_before_the_message_that_would_show_a_gap(
         for number in range(3):
             if number == 2:
                 await forgets(redis)
-            e.emit(API, token(number))
-            await e.drained()
+            await emitted(e, token(number))
         entries = await redis.xrange(KEYS.out(API))
     assert [decode_event_batch(fields[b"s"]).seq for _, fields in entries] == [1, 2, 3]
 
@@ -297,8 +291,7 @@ async def test_what_redis_lost_is_sent_before_the_message_that_would_show_a_gap(
 async def test_a_broken_connection_alone_sends_nothing_again(redis: "Redis", wire: Wire) -> None:
     async with emitter(redis) as e:
         for number in range(2):
-            e.emit(API, token(number))
-            await e.drained()
+            await emitted(e, token(number))
             await redis.client_kill_filter(_type="normal", skipme=True)
         await asyncio.sleep(1.2)
     assert await redis.xlen(KEYS.out(API)) == 2
@@ -307,12 +300,9 @@ async def test_a_broken_connection_alone_sends_nothing_again(redis: "Redis", wir
 async def test_sent_messages_are_held_for_a_time_and_up_to_a_size(redis: "Redis", wire: Wire) -> None:
     async with emitter(redis) as e:
         for number in range(100):
-            e.emit(API, large(number))
-            await e.drained()
+            await emitted(e, large(number))
         assert 2**19 < e._streams[API].held_bytes <= 2**20
-        async with asyncio.timeout(10):
-            while e._streams[API].held:
-                await asyncio.sleep(0.1)
+        await until_not(lambda: e._streams[API].held)
         assert e._streams[API].held_bytes == 0
 
 
@@ -353,13 +343,11 @@ async def test_the_stream_is_bounded_by_the_bytes_of_all_workers(redis: "Redis",
         async with emitter(redis, WorkerId("w2"), settings) as two:
             for i in range(200):
                 for e in (one, two):
-                    e.emit(API, large(i))
-                    await e.drained()
+                    await emitted(e, large(i))
             await deliveries.count(400)
             assert MOST * 3 / 4 < await size(redis) < MOST * 5 / 4
         for i in range(200, 202):  # one goes on alone
-            one.emit(API, large(i))
-            await one.drained()
+            await emitted(one, large(i))
         assert MOST * 3 / 4 < await size(redis) < MOST * 5 / 4
     last = await redis.xrevrange(KEYS.out(API), count=1)
     assert decode_event_batch(last[0][1][b"s"]).seq == 202
@@ -371,8 +359,7 @@ async def test_small_messages_are_bounded_too(redis: "Redis", wire: Wire) -> Non
     settings = Settings(stream_bytes=20_000)
     async with inbox(wire) as deliveries, emitter(redis, settings=settings) as e:
         for i in range(2000):
-            e.emit(API, token(i))
-            await e.drained()
+            await emitted(e, token(i))
         await deliveries.count(2000)
     assert 100 < await redis.xlen(KEYS.out(API)) < 1500
 
@@ -381,18 +368,14 @@ async def test_a_gap_over_more_than_the_stream_keeps_is_reported(redis: "Redis",
     """Its requests are computed on elsewhere, and no text has a hole."""
     other = WorkerId("w2")
     async with emitter(redis, settings=Settings(stream_bytes=MOST)) as e:
-        e.emit(API, token(0))
-        await e.drained()
+        await emitted(e, token(0))
         for seq in range(1, 151):  # while nobody listens
             await step(redis, seq, publish=False, worker=other)
         for i in range(200):
-            e.emit(API, large(i))
-            await e.drained()
+            await emitted(e, large(i))
     async with inbox(wire) as deliveries:
         await step(redis, 151, publish=True, worker=other)
-        async with asyncio.timeout(10):
-            while other not in deliveries.lost:
-                await asyncio.sleep(0.01)
+        await until(lambda: other in deliveries.lost)
     assert deliveries.tokens()[-1] == 151
 
 
@@ -402,8 +385,7 @@ async def test_messages_are_kept_for_a_time(redis: "Redis", wire: Wire) -> None:
         first = number = 0
         while first <= 5:
             number += 1
-            e.emit(API, token(number))
-            await e.drained()
+            await emitted(e, token(number))
             for _entry, fields in await redis.xrange(KEYS.out(API), count=1):
                 first = decode_event_batch(fields[b"s"]).seq
             await asyncio.sleep(0.1)
@@ -417,18 +399,15 @@ async def test_a_stream_never_stays_for_good(redis: "Redis", wire: Wire, *, list
         e = await stack.enter_async_context(emitter(redis, settings=Settings(stream_ttl_s=2)))
         if listening:
             await stack.enter_async_context(inbox(wire))
-        e.emit(API, token(1))
-        await e.drained()
+        await emitted(e, token(1))
         assert 0 < await redis.pttl(KEYS.out(API)) <= 2000
         while await redis.exists(KEYS.out(API)):
             await asyncio.sleep(0.05)
-        e.emit(API, token(2))
-        await e.drained()
+        await emitted(e, token(2))
         assert 0 < await redis.pttl(KEYS.out(API)) <= 2000
         if not listening:
             await redis.unlink(KEYS.out(API))
-            e.emit(API, token(3))
-            await e.drained()
+            await emitted(e, token(3))
             assert 0 < await redis.pttl(KEYS.out(API)) <= 2000
 
 

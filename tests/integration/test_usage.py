@@ -26,7 +26,7 @@ from app.usage.export import write_parquet
 from app.usage.outbox import UsageOutbox
 from app.usage.query import UsageQuery
 from app.usage.record import UsageRecord, decode_usage
-from tests.background import beside
+from tests.background import beside, until
 from tests.postgres import postgres
 from tests.stack import ROOT
 from tests.unit.test_usage import record
@@ -70,14 +70,6 @@ def rows(database: UsageDatabase, query: UsageQuery = ALL) -> list[dict[str, Any
 async def streamed(redis: "Redis") -> list[UsageRecord]:
     entries = await redis.xrange(KEYS.usage())
     return [one for _, fields in entries for one in decode_usage(fields[b"b"])]
-
-
-async def until(condition: Any) -> None:
-    for _ in range(400):
-        if await condition():
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError("it never became true")
 
 
 def test_what_is_written_is_read_as_it_was(database: UsageDatabase) -> None:

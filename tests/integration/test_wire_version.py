@@ -16,7 +16,7 @@ from app.pools.schema import Pool
 from app.settings import Settings
 from app.store import Wire
 from app.store.wire_version import check, keep_noting, note
-from tests.background import beside
+from tests.background import beside, until
 from tests.integration.conftest import POOL, register
 from tests.stack import mock_pool, stack
 
@@ -72,9 +72,7 @@ async def test_a_process_that_meets_such_a_version_later_ends(
         await asyncio.sleep(0.1)
         assert not signals
         await seen(redis, WIRE_VERSION + 2)
-        async with asyncio.timeout(5):
-            while not signals:
-                await asyncio.sleep(0.02)
+        await until(lambda: signals, 5)
     assert signals[0] == signal.SIGTERM
 
 

@@ -1,6 +1,6 @@
 """The endpoints that generate, encode or paint, each defined once, for HTTP routes, kept answers and batches alike."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -30,7 +30,7 @@ from app.openai.schemas import ChatRequest, CompletionRequest, ModelRequest
 
 
 class AnswerWriter(Protocol):
-    async def whole(self) -> dict[str, Any]:
+    async def whole(self) -> Mapping[str, Any]:
         """The whole answer. Raises: the error that ended it."""
 
 
@@ -62,7 +62,7 @@ class Endpoint:
     # (Asking, body's bytes) → the body as `schema`, and its plan. Raises: XylemError
     understand: Callable[..., Awaitable[tuple[Any, Any]]]
     writer: Callable[[Any, Any], AnswerWriter]  # (generation, body as `schema`) → its writer
-    error_body: Callable[[XylemError], dict[str, Any]] = error_body.as_body
+    error_body: Callable[[XylemError], Mapping[str, Any]] = error_body.as_body
 
     @property
     def path(self) -> str:

@@ -1,7 +1,6 @@
 """Errors in Anthropic's shape."""
 
-from typing import Any
-
+from app.anthropic.answer_types import AnthropicRefusal
 from app.errors import XylemError
 
 _TYPES = {
@@ -15,7 +14,7 @@ _TYPES = {
 }
 
 
-def as_body(exc: XylemError, request_id: str = "") -> dict[str, Any]:
+def as_body(exc: XylemError, request_id: str = "") -> AnthropicRefusal:
     """`request_id`: of the HTTP request, if it is known."""
     body = body_of(exc.status, exc.message, request_id)
     if exc.param == "thread":  # with this, tool runners of Anthropic's package send whole conversations from then on
@@ -23,6 +22,6 @@ def as_body(exc: XylemError, request_id: str = "") -> dict[str, Any]:
     return body
 
 
-def body_of(status: int, message: str, request_id: str = "") -> dict[str, Any]:
+def body_of(status: int, message: str, request_id: str = "") -> AnthropicRefusal:
     kind = _TYPES.get(status, "api_error" if status >= 499 else "invalid_request_error")
     return {"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id or None}

@@ -1,7 +1,7 @@
 """Anthropic's Message Batches: their requests become the input file of a batch, and its results Anthropic's. Pure."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from json import JSONDecodeError
 from typing import Annotated, Any, Literal
@@ -12,6 +12,7 @@ from msgspec import Meta, Raw, Struct
 from pydantic import Field
 
 from app import json_bytes
+from app.anthropic.answer_types import Errored, MessageBatch, MessageBatchResult, RequestCounts, Result
 from app.anthropic.error_body import body_of
 from app.batch.input_line import MAX_LINES
 from app.batch.records import LIVE, Batch
@@ -29,7 +30,10 @@ _PLACE = re.compile(r"^(.*?)(?: - at `\$\.?(.*)`)?$", re.DOTALL)  # of msgspec's
 _NAME = re.compile(r"field `(.*)`$")
 _INPUT_LINE = b'{"custom_id":"%b","method":"POST","url":"%b","body":%b}\n'
 _LINE_ID = re.compile(rb'\{"custom_id":"([^"]*)"')  # of such a line, whatever is in its body
-_NOT_EXECUTED = {"batch_cancelled": "canceled", "batch_expired": "expired"}  # by the code of a line's error
+_NotExecuted = Literal["canceled", "expired"]
+# By the code of a line's error, and by the status of a batch: how requests ended that were not executed.
+_NOT_EXECUTED: Mapping[str, _NotExecuted] = {"batch_cancelled": "canceled", "batch_expired": "expired"}
+_ENDS: Mapping[str, _NotExecuted] = {"cancelled": "canceled", "expired": "expired"}
 
 
 class BatchEntry(Body):
@@ -138,7 +142,7 @@ def _refused(words: str) -> RequestError:
     return RequestError(f"{place}: {what}" if place else what, param=place or None)
 
 
-def as_object(batch: Batch, base: str, now: float, keep_s: float) -> dict[str, Any]:
+def as_object(batch: Batch, base: str, now: float, keep_s: float) -> MessageBatch:
     """`base`: the server's URL. `keep_s`: seconds for which results are kept after the batch's end."""
     order, has_ended = batch.order, batch.status not in LIVE
     archived_at = batch.ended_at + keep_s
@@ -157,17 +161,20 @@ def as_object(batch: Batch, base: str, now: float, keep_s: float) -> dict[str, A
     }
 
 
-def _counts(batch: Batch) -> dict[str, int]:
+def _counts(batch: Batch) -> RequestCounts:
     """All are processing until the whole batch has ended. The sum is always the number of its requests."""
-    counts = dict.fromkeys(("processing", "succeeded", "errored", "canceled", "expired"), 0)
+    counts: RequestCounts = {"processing": 0, "succeeded": 0, "errored": 0, "canceled": 0, "expired": 0}
     requests = batch.order.requests
     if batch.status in LIVE:
-        return counts | {"processing": requests}
-    if batch.status == "failed":
-        return counts | {"errored": requests}
-    kind = {"cancelled": "canceled", "expired": "expired"}.get(batch.status, "errored")
-    counts |= {"succeeded": batch.completed, "errored": batch.failed - batch.not_executed}
-    counts[kind] += batch.not_executed
+        counts["processing"] = requests
+    elif batch.status == "failed":
+        counts["errored"] = requests
+    else:
+        counts["succeeded"], counts["errored"] = batch.completed, batch.failed - batch.not_executed
+        if (kind := _ENDS.get(batch.status)) is None:
+            counts["errored"] += batch.not_executed
+        else:
+            counts[kind] += batch.not_executed
     return counts
 
 
@@ -182,10 +189,11 @@ def results(lines: Iterable[bytes]) -> Iterator[bytes]:
         yield _line(outcome.custom_id or "", _result(outcome.response, outcome.error))
 
 
-def _result(response: _Response | None, error: _Error | None) -> dict[str, Any]:
+def _result(response: _Response | None, error: _Error | None) -> Result:
     if error is None:
         assert response is not None
-        return {"type": "succeeded", "message": orjson.Fragment(bytes(response.body))}
+        message: Any = orjson.Fragment(bytes(response.body))
+        return {"type": "succeeded", "message": message}
     if (kind := _NOT_EXECUTED.get(error.code)) is not None:
         return {"type": kind}
     return _errored(500 if response is None else response.status_code, error.message)
@@ -200,12 +208,13 @@ def failures(lines: Iterable[bytes], batch: Batch) -> Iterator[bytes]:
         yield _line(match[1].decode() if match else "", result)
 
 
-def _errored(status: int, message: str) -> dict[str, Any]:
+def _errored(status: int, message: str) -> Errored:
     return {"type": "errored", "error": body_of(status, message)}
 
 
-def _line(custom_id: str, result: dict[str, Any]) -> bytes:
-    return orjson.dumps({"custom_id": custom_id, "result": result}, option=orjson.OPT_APPEND_NEWLINE)
+def _line(custom_id: str, result: Result) -> bytes:
+    line: MessageBatchResult = {"custom_id": custom_id, "result": result}
+    return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
 
 
 def is_message_batch(batch: BatchId) -> bool:

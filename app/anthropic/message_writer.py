@@ -11,6 +11,18 @@ from typing import Any
 import orjson
 from pydantic_core import from_json
 
+from app.anthropic.answer_types import (
+    Block,
+    Event,
+    Message,
+    MessageUsage,
+    SignatureDelta,
+    Stop,
+    StopReason,
+    Text,
+    ThinkingText,
+    ToolUse,
+)
 from app.anthropic.schemas import MessagesRequest
 from app.dialects.output_parser import OutputParser
 from app.dialects.parts import Arguments, CallBegun, Content, Part, Reasoning
@@ -46,16 +58,15 @@ class MessageWriter:
         self._kind: type[Part] | None = None  # of its pieces, while it is open
         self._piece = b""  # the event of a piece, up to its text
 
-    async def whole(self) -> dict[str, Any]:
+    async def whole(self) -> Message:
         """Raises: the error that ended it."""
         call = self._call
         content = await call.made(self._content, await call.whole())
-        return self._message(content) | self._stop() | {"usage": self._usage()}
+        return self._message(content, self._stop())
 
     def opening(self, _choices: int) -> bytes:
         """The event before the first delta. How much of the prompt was cached is known only at the end."""
-        message = self._message([]) | _stopped(None) | {"usage": self._usage()}
-        return _event("message_start", {"message": message})
+        return _event({"type": "message_start", "message": self._message([], _stopped(None))})
 
     def delta(self, _choice: int, d: Delta) -> bytes:
         """A delta's events; none when there is nothing to send."""
@@ -68,7 +79,8 @@ class MessageWriter:
 
     def last(self) -> bytes:
         """Raises: EngineFailed."""
-        return _event("message_delta", {"delta": self._stop(), "usage": self._usage()}) + _event("message_stop", {})
+        end = _event({"type": "message_delta", "delta": self._stop(), "usage": self._usage()})
+        return end + _event({"type": "message_stop"})
 
     def _parts(self, d: Delta) -> Sequence[Part]:
         if d.finish is not None:
@@ -88,26 +100,26 @@ class MessageWriter:
             return opening
         return b"%b%b%b}}\n\n" % (opening, self._piece, orjson.dumps(part.text))
 
-    def _open(self, kind: type[Part], block: dict[str, Any]) -> bytes:
+    def _open(self, kind: type[Part], block: Block) -> bytes:
         closing = self._close()
         self._index, self._kind = self._index + 1, kind
         self._piece = (
             b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":"%b","%b":'
             % (self._index, *_PIECES[kind])
         )
-        return closing + _event("content_block_start", {"index": self._index, "content_block": block})
+        return closing + _event({"type": "content_block_start", "index": self._index, "content_block": block})
 
     def _close(self) -> bytes:
         if self._kind is None:
             return b""
-        at, signature = {"index": self._index}, b""
+        index, signature = self._index, b""
         if self._kind is Reasoning:
-            delta = {"type": "signature_delta", "signature": self._signature(self._index)}
-            signature = _event("content_block_delta", at | {"delta": delta})
+            delta: SignatureDelta = {"type": "signature_delta", "signature": self._signature(index)}
+            signature = _event({"type": "content_block_delta", "index": index, "delta": delta})
         self._kind = None
-        return signature + _event("content_block_stop", at)
+        return signature + _event({"type": "content_block_stop", "index": index})
 
-    def _tool_use(self, part: CallBegun, value: Any) -> dict[str, Any]:
+    def _tool_use(self, part: CallBegun, value: dict[str, Any]) -> ToolUse:
         self._called = True
         id_ = self._ids.of(part, prefix=_CALL_PREFIX)
         return {"type": "tool_use", "id": id_, "name": part.name, "input": value, "caller": {"type": "direct"}}
@@ -116,31 +128,40 @@ class MessageWriter:
         """The same on every replica. Clients send it back; nothing here depends on it."""
         return hashlib.sha256(f"{self._call.id}.{index}".encode()).hexdigest()
 
-    def _content(self, deltas: list[tuple[int, Delta]]) -> list[dict[str, Any]]:
+    def _content(self, deltas: list[tuple[int, Delta]]) -> list[Block]:
         """The blocks."""
-        blocks: list[dict[str, Any]] = []
+        openings: list[tuple[Part, list[str]]] = []  # the first part of each block, and its texts
         for part in [part for _, d in merge(deltas) for part in self._parts(d)]:
             if isinstance(part, CallBegun):
-                blocks.append(self._tool_use(part, ""))
+                openings.append((part, []))
                 continue
-            kind, field = _FIELDS[type(part)]
-            if not blocks or blocks[-1]["type"] != kind:
-                blocks.append({**_EMPTY[type(part)]})
-            blocks[-1][field] += part.text
-        for index, block in enumerate(blocks):
-            if block["type"] == "thinking":
-                thinking = block["thinking"] if self._body.shows_thinking else ""
-                block |= {"thinking": thinking, "signature": self._signature(index)}
-            elif block["type"] == "tool_use":
-                block["input"] = _object(block["input"])
-        return blocks
+            if not isinstance(part, Arguments) and not (openings and type(openings[-1][0]) is type(part)):
+                openings.append((part, []))
+            openings[-1][1].append(part.text)
+        return [self._block(index, part, "".join(texts)) for index, (part, texts) in enumerate(openings)]
 
-    def _message(self, content: list[dict[str, Any]]) -> dict[str, Any]:
+    def _block(self, index: int, first: Part, text: str) -> Block:
+        if isinstance(first, CallBegun):
+            return self._tool_use(first, _object(text))
+        if isinstance(first, Reasoning):
+            thinking = text if self._body.shows_thinking else ""
+            return {"type": "thinking", "thinking": thinking, "signature": self._signature(index)}
+        return {"type": "text", "text": text, "citations": None}
+
+    def _message(self, content: list[Block], stop: Stop) -> Message:
         call = self._call
-        head = {"id": call.id, "type": "message", "role": "assistant", "model": call.model.name}
-        return head | {"content": content, "container": None}
+        return {
+            "id": call.id,
+            "type": "message",
+            "role": "assistant",
+            "model": call.model.name,
+            "content": content,
+            "container": None,
+            **stop,
+            "usage": self._usage(),
+        }
 
-    def _stop(self) -> dict[str, Any]:
+    def _stop(self) -> Stop:
         """The fields that say why the answer stopped.
 
         When the length or a stop string ended it, a call may be cut off, and must not be run. Nor must one that the
@@ -159,7 +180,7 @@ class MessageWriter:
         has_calls = self._called and self._parser is not None and not self._parser.unfinished
         return _stopped("tool_use" if has_calls else "end_turn")
 
-    def _usage(self) -> dict[str, Any]:
+    def _usage(self) -> MessageUsage:
         call = self._call
         return {
             "input_tokens": call.prompt_tokens - call.cached_tokens,
@@ -174,19 +195,18 @@ class MessageWriter:
         }
 
 
-_EMPTY: dict[type[Part], dict[str, Any]] = {
+_EMPTY: dict[type[Part], Text | ThinkingText] = {
     Content: {"type": "text", "text": "", "citations": None},
     Reasoning: {"type": "thinking", "thinking": "", "signature": ""},
 }
-_FIELDS = {Content: ("text", "text"), Reasoning: ("thinking", "thinking"), Arguments: ("tool_use", "input")}
 
 
-def _stopped(reason: str | None, sequence: str | None = None) -> dict[str, Any]:
+def _stopped(reason: StopReason | None, sequence: str | None = None) -> Stop:
     return {"stop_reason": reason, "stop_sequence": sequence, "stop_details": None}
 
 
-def _event(kind: str, fields: dict[str, Any]) -> bytes:
-    return b"event: %b\ndata: %b\n\n" % (kind.encode(), orjson.dumps({"type": kind} | fields))
+def _event(event: Event) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), orjson.dumps(event))
 
 
 def _object(arguments: str) -> Any:

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any
 
+from app.anthropic.answer_types import AnthropicModel, AnthropicModels
 from app.dispatch.models.models import Model
+from app.schemas.answers import ends
 
 
-def anthropics_card(model: Model, created_at: int) -> dict[str, Any]:
+def anthropics_card(model: Model, created_at: int) -> AnthropicModel:
     """`created_at`: seconds since the epoch."""
     return {
         "type": "model",
@@ -20,8 +21,8 @@ def anthropics_card(model: Model, created_at: int) -> dict[str, Any]:
     }
 
 
-def anthropics_list(models: Iterable[Model], created_at: int) -> dict[str, Any]:
+def anthropics_list(models: Iterable[Model], created_at: int) -> AnthropicModels:
     """All of them, on one page."""
     data = [anthropics_card(model, created_at) for model in models]
-    ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {"first_id": None, "last_id": None}
-    return {"data": data, "has_more": False} | ends
+    first, last = ends(data)
+    return {"data": data, "has_more": False, "first_id": first, "last_id": last}

@@ -18,7 +18,7 @@ from app.api.api_keys import ApiKeys
 from app.api.console import routes as fleet
 from app.api.console.assets import console
 from app.api.http import error_responses as failure
-from app.api.http.answer_schemas import Refusal
+from app.api.http.answered import refused
 from app.api.http.document import documented
 from app.api.http.front import Front
 from app.api.http.incoming import Incoming
@@ -56,6 +56,7 @@ from app.endpoint_registry import CHAT, EMBEDDINGS, IMAGES, MESSAGE, RESPONSE, T
 from app.endpoints import ROWS
 from app.errors import SettingsError
 from app.messages.kept import KeptRequest
+from app.openai.answer_types import Refusal
 from app.running.ending import end_tasks
 from app.settings import Settings, load_settings
 from app.telemetry import logger, setup_logging
@@ -206,13 +207,12 @@ def create_app(settings: Settings | None = None, leaving: asyncio.Event | None =
                 yield
             await end_tasks(background)
 
-    errors: dict[int | str, dict[str, Any]] = {"default": {"model": Refusal, "description": "Refused, or failed"}}
     app = documented(
         settings,
         title="Xylem",
         version=version("xylem-serve"),
         lifespan=lifespan,
-        responses=errors,
+        responses=refused(Refusal),
         redirect_slashes=False,
     )
     failure.install(app)

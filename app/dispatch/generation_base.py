@@ -1,17 +1,16 @@
 """An answer so far and its token counts: the base of an answer made here and of a kept one read from Redis."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, cast
 
 from app.dispatch.generation_plan import GenerationPlan
 from app.ids import RequestId
 from app.messages.events import Delta, Progress
 
 T = TypeVar("T")
-Parts = TypeVar("Parts", list[tuple[int, Delta]], dict[str, Any])
+Parts = TypeVar("Parts", list[tuple[int, Delta]], Mapping[str, Any])
 
-_OWN = "initial"  # how an answer names the pool's own weights beside others
 _SHORT = 512  # tokens; a longer answer's body is made in a thread: with logprobs it takes long
 
 
@@ -69,29 +68,14 @@ class GenerationBase:
 
         def make() -> T:
             result = work(parts)
-            parts.clear()  # in the thread, since freeing them takes as long as `work`
+            cast(
+                "list[Any] | dict[str, Any]", parts
+            ).clear()  # in the thread, since freeing them takes as long as `work`
             return result
 
         shows_prompt = self.plan.echo is not None or self.plan.sampling[0].prompt_logprobs is not None
         tokens = self.completion_tokens + (self.prompt_tokens if shows_prompt else 0)
         return make() if tokens <= _SHORT else await asyncio.to_thread(make)
-
-    def envelope(self, kind: str) -> dict[str, object]:
-        fields: dict[str, object] = {"id": self.id, "object": kind, "created": self.created, "model": self.model.name}
-        if self.plan.tier:
-            fields["service_tier"] = self.plan.tier
-        if any(self.weights):
-            fields["system_fingerprint"] = "+".join(version or _OWN for version in self.weights)
-        return fields
-
-    def usage(self) -> dict[str, object]:
-        prompt, cached_tokens, completion = self.tokens()
-        return {
-            "prompt_tokens": prompt,
-            "completion_tokens": completion,
-            "total_tokens": prompt + completion,
-            "prompt_tokens_details": {"cached_tokens": cached_tokens},
-        }
 
     def tokens(self) -> tuple[int, int, int]:
         """Tokens of prompts, of these cached, and of answers; with those `before`."""

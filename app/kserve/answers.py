@@ -1,11 +1,11 @@
 """Answers: as tensors, and as the events of a streamed one."""
 
 from array import array
-from typing import Any
 
 import orjson
 
 from app.dispatch.generation_base import GenerationBase
+from app.kserve.answer_types import GeneratedText
 from app.kserve.requests import VERSION, InferRequest
 from app.kserve.tensors import Tensor
 from app.messages.deltas import merge
@@ -40,10 +40,9 @@ class GenerateWriter:
 
     def __init__(self, call: GenerationBase, request: InferRequest) -> None:
         self._call = call
-        self._named = {"id": request.id} if request.id else {}
-        self._named |= {"model_name": request.model, "model_version": VERSION}
+        self._request = request
 
-    async def whole(self) -> dict[str, Any]:
+    async def whole(self) -> GeneratedText:
         ((_choice, d),) = merge(await self._call.whole())
         return self._body(d)
 
@@ -59,6 +58,11 @@ class GenerateWriter:
     def last(self) -> bytes:
         return b""
 
-    def _body(self, d: Delta) -> dict[str, Any]:
-        body = self._named | {"text_output": d.text}
-        return body if d.finish is None else body | {"finish_reason": d.finish}
+    def _body(self, d: Delta) -> GeneratedText:
+        id_, model = self._request.id, self._request.model
+        body: GeneratedText = {"id": id_, "model_name": model, "model_version": VERSION, "text_output": d.text}
+        if not id_:
+            del body["id"]
+        if d.finish is not None:
+            body["finish_reason"] = d.finish
+        return body

@@ -8,7 +8,8 @@ from pydantic import ConfigDict, Field
 
 from app import json_bytes
 from app.errors import ModelNotFound, RequestError
-from app.kserve.tensors import Tensor, checked, flat, from_raw
+from app.kserve.answer_types import Model, TensorOfModel
+from app.kserve.tensors import Datatype, Tensor, checked, flat, from_raw
 from app.messages.kinds import Task
 from app.schemas.body import MOST, Body
 from app.schemas.form_values import form_value
@@ -176,7 +177,7 @@ class InferRequest:
 
 
 # Name, datatype and shape of what models of each task take and give; -1: any number.
-Signature = Sequence[tuple[str, str, list[int]]]
+Signature = Sequence[tuple[str, Datatype, list[int]]]
 INPUTS: Mapping[str, Signature] = {
     "generate": [("text_input", "BYTES", [1]), ("streaming", "BOOL", [1]), (_SAMPLING, "BYTES", [1])],
     "embed": [("text_input", "BYTES", [-1])],
@@ -193,10 +194,10 @@ def check_version(model: str, version: str) -> None:
         raise ModelNotFound(f"The model '{model[:100]}' has only the version {VERSION} here.", param="version")
 
 
-def metadata(name: str, task: Task) -> dict[str, Any]:
+def metadata(name: str, task: Task) -> Model:
     """A model's. Tasks that this protocol doesn't serve have no inputs and outputs."""
 
-    def shown(signature: Signature) -> list[dict[str, Any]]:
+    def shown(signature: Signature) -> list[TensorOfModel]:
         return [{"name": name, "datatype": datatype, "shape": shape} for name, datatype, shape in signature]
 
     return {

@@ -5,12 +5,14 @@ import struct
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from app.errors import RequestError
 from app.openai.encoding import MOST_INPUTS
 
+Datatype = Literal["BYTES", "BOOL", "FP32"]
 _LENGTH = struct.Struct("<I")
+_INPUTS: dict[str, tuple[Datatype, type]] = {"BYTES": ("BYTES", str), "BOOL": ("BOOL", bool)}
 
 
 @dataclass(frozen=True)
@@ -18,7 +20,7 @@ class Tensor:
     """`values`: one after the other; of BYTES `str`, of BOOL `bool`, of FP32 `float`."""
 
     name: str
-    datatype: str
+    datatype: Datatype
     shape: tuple[int, ...]
     values: Sequence[Any]
 
@@ -32,17 +34,17 @@ class Tensor:
 
 def checked(name: str, datatype: str, shape: Sequence[int], values: Sequence[Any]) -> Tensor:
     """An input. Raises: RequestError."""
-    value_type = {"BYTES": str, "BOOL": bool}.get(datatype)
-    if value_type is None:
+    if datatype not in _INPUTS:
         raise RequestError(f"Input '{name}': its datatype has to be BYTES or BOOL, and is {datatype!r}.", param=name)
     if len(values) > MOST_INPUTS:
         raise _too_many(name)
     if any(side < 0 for side in shape) or math.prod(shape) != len(values):
         raise RequestError(f"Input '{name}': {len(values)} values don't fit its shape {list(shape)}.", param=name)
+    datatype_name, value_type = _INPUTS[datatype]
     texts = [_text(name, value) if isinstance(value, bytes) else value for value in values]
     if not all(type(value) is value_type for value in texts):
         raise RequestError(f"Input '{name}': a value is not of its datatype, {datatype}.", param=name)
-    return Tensor(name, datatype, tuple(shape), texts)
+    return Tensor(name, datatype_name, tuple(shape), texts)
 
 
 def from_raw(name: str, datatype: str, raw: bytes) -> list[Any]:

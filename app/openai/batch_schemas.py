@@ -1,12 +1,13 @@
 """Requests about batches, and a batch as clients see it: OpenAI's shapes, and `paused`."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from app.batch.input_line import ENDPOINTS
 from app.batch.records import Batch
 from app.errors import RequestError
+from app.openai.file_answers import BatchObject, BatchProblem, BatchProblems
 from app.openai.schemas import Metadata
 from app.schemas.body import Body, Query
 
@@ -37,7 +38,7 @@ class BatchesQuery(Query):
     limit: Annotated[int, Field(ge=1, le=100)] = 20
 
 
-def as_object(batch: Batch) -> dict[str, Any]:
+def as_object(batch: Batch) -> BatchObject:
     order = batch.order
     return {
         "id": order.id,
@@ -72,8 +73,10 @@ def as_object(batch: Batch) -> dict[str, Any]:
     }
 
 
-def _errors(batch: Batch) -> dict[str, Any] | None:
+def _errors(batch: Batch) -> BatchProblems | None:
     if not batch.problems:
         return None
-    data = [{"code": p.code, "message": p.message, "param": p.param, "line": p.line} for p in batch.problems]
+    data: list[BatchProblem] = [
+        {"code": p.code, "message": p.message, "param": p.param, "line": p.line} for p in batch.problems
+    ]
     return {"object": "list", "data": data}

@@ -1,19 +1,21 @@
 """A chat's answer, all of whose text is content."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Literal
 
 import orjson
 
 from app.dispatch.generation_base import GenerationBase
 from app.messages.events import Delta
+from app.openai.answer_types import ChatAnswer, ChatChoice, ChatCompletion, ChatLogprobs, Envelope
 from app.openai.completion_writer import CompletionWriter
+from app.openai.envelope import envelope
 from app.openai.logprobs import chat_logprobs, prompt_logprobs
 from app.openai.schemas import ChatRequest
 
 
-class ChatWriter(CompletionWriter):
-    KIND, CHUNK = "chat.completion", b"chat.completion.chunk"
+class ChatWriter(CompletionWriter[ChatAnswer]):
+    CHUNK = b"chat.completion.chunk"
     BEFORE_TEXT, AFTER_TEXT = b',"delta":{"content":', b'},"logprobs":'
 
     def __init__(self, call: GenerationBase, body: ChatRequest) -> None:
@@ -38,25 +40,35 @@ class ChatWriter(CompletionWriter):
         """The text that a delta adds."""
         return d.text
 
-    def answer(self, choices: list[tuple[int, Delta]]) -> dict[str, Any]:
-        result = super().answer(choices)
+    async def whole(self) -> ChatCompletion:
+        """Raises: the error that ended it."""
+        answer = await self.made()
+        head: Envelope[Literal["chat.completion"]] = envelope(self._call, "chat.completion")
+        return {**head, **answer, "usage": self.usage()}
+
+    def answer(self, choices: list[tuple[int, Delta]]) -> ChatAnswer:
+        result: ChatAnswer = {"choices": [self.choice(i, d) for i, d in choices]}
         if self._token_ids:
             result["prompt_token_ids"] = self._call.prompts[0]
         if choices[0][1].prompt_logprobs is not None:
             result["prompt_logprobs"] = prompt_logprobs(choices[0][1])
         return result
 
-    def choice(self, index: int, d: Delta) -> dict[str, Any]:
-        return {
+    def choice(self, index: int, d: Delta) -> ChatChoice:
+        """One choice of a whole answer."""
+        assert d.finish is not None
+        choice: ChatChoice = {
             "index": index,
             "message": {"role": "assistant", "content": d.text, "refusal": None},
             "logprobs": chat_logprobs(d, as_ids=self._as_ids),
             "finish_reason": d.finish,
             "stop_reason": d.stop,
-            **({"token_ids": d.tokens} if self._token_ids else {}),
         }
+        if self._token_ids:
+            choice["token_ids"] = d.tokens
+        return choice
 
-    def logprobs(self, _choice: int, d: Delta) -> Any:
+    def logprobs(self, _choice: int, d: Delta) -> ChatLogprobs | None:
         return chat_logprobs(d, as_ids=self._as_ids)
 
     def opening(self, choices: int) -> bytes:

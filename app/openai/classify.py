@@ -1,13 +1,16 @@
 """Classes of texts, in vLLM's shape."""
 
-from typing import Any
+from typing import Literal
 
 from app.dispatch.asking import Asking
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
 from app.endpoints import CLASSIFY
+from app.openai.answer_types import Envelope
 from app.openai.encoding import EncodingWriter, check_count, encoding_plan, tokenized
+from app.openai.envelope import envelope
 from app.openai.schemas import ModelRequest
+from app.openai.vector_answers import Classes, Classified
 from app.openai.vector_forms import floats
 from app.schemas.body import Some
 from app.schemas.neutral import NEUTRAL_OF_ENCODING, neutral
@@ -32,15 +35,16 @@ def _plan(asking: Asking, body: ClassifyRequest) -> GenerationPlan:
     return encoding_plan(asking, body, CLASSIFY.prefix, model, tokenized(model, inputs, "input"))
 
 
-class ClassifyWriter(EncodingWriter):
+class ClassifyWriter(EncodingWriter[Classes]):
     def __init__(self, call: GenerationBase, _body: ClassifyRequest) -> None:
         super().__init__(call)
 
-    def answer(self) -> dict[str, Any]:
+    def answer(self) -> Classes:
         data = [self._classified(index, floats(raw).tolist()) for index, raw in enumerate(self.raw())]
-        return self._call.envelope("list") | {"data": data, "usage": self.usage()}
+        head: Envelope[Literal["list"]] = envelope(self._call, "list")
+        return {**head, "data": data, "usage": self.usage()}
 
-    def _classified(self, index: int, probs: list[float]) -> dict[str, Any]:
+    def _classified(self, index: int, probs: list[float]) -> Classified:
         labels, best = self._call.model.labels, max(range(len(probs)), key=probs.__getitem__)
         label = labels[best] if best < len(labels) else None
         return {"index": index, "label": label, "probs": probs, "num_classes": len(probs)}

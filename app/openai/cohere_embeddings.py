@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -16,6 +16,7 @@ from app.openai.content_parts import TextPart, joined
 from app.openai.embeddings import vector_length
 from app.openai.encoding import EncodingWriter, check_count, encoding_plan, tokenized
 from app.openai.schemas import ModelRequest
+from app.openai.vector_answers import CohereEmbeddings, TypedEmbeddings
 from app.openai.vector_forms import FORMS, VectorForm
 from app.schemas.body import MOST, Body, Some
 from app.schemas.neutral import neutral
@@ -107,23 +108,29 @@ def _encoded(model: Model, instruction: str, most: int, truncate: str, text: str
     return tokens
 
 
-class CohereEmbeddingWriter(EncodingWriter):
+class CohereEmbeddingWriter(EncodingWriter[CohereEmbeddings]):
     def __init__(self, call: GenerationBase, body: CohereEmbeddingRequest) -> None:
         super().__init__(call)
         self._forms: list[VectorForm] = list(dict.fromkeys(body.embedding_types or ["float"]))
         self._times = len(self._forms)
-        self._shown = {} if body.texts is None else {"texts": body.texts}
+        self._texts = body.texts
 
-    def answer(self) -> dict[str, Any]:
+    def answer(self) -> CohereEmbeddings:
         vectors, tokens = self.raw(), self._call.prompt_tokens
-        return {
+        embeddings: TypedEmbeddings = {}
+        for form in self._forms:
+            embeddings[form] = [FORMS[form](raw) for raw in vectors]
+        answer: CohereEmbeddings = {
             "id": self._call.id,
             "response_type": "embeddings_by_type",
-            "embeddings": {form: [FORMS[form](raw) for raw in vectors] for form in self._forms},
-            **self._shown,
+            "embeddings": embeddings,
+            "texts": self._texts or [],
             "meta": {
                 "api_version": {"version": "2"},
                 "billed_units": {"input_tokens": tokens, "image_tokens": 0},
                 "tokens": {"input_tokens": tokens},
             },
         }
+        if self._texts is None:
+            del answer["texts"]
+        return answer

@@ -4,23 +4,25 @@
 Subclasses override it to change the generated text (a prompt in front of it, a parser's parts).
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar, Generic, TypeVar
 
 import orjson
 
 from app.dispatch.generation_base import GenerationBase
 from app.messages.deltas import merge
 from app.messages.events import Delta
+from app.openai import envelope
+from app.openai.answer_types import ChatAnswer, ChatLogprobs, TextAnswer, TextLogprobs, Usage
 from app.openai.schemas import ChatRequest, CompletionRequest
 
 DONE = b"data: [DONE]\n\n"
+A = TypeVar("A", ChatAnswer, TextAnswer)
 PLAIN_END = b'null,"finish_reason":null}]'
 
 
-class CompletionWriter:
+class CompletionWriter(Generic[A]):
     """Writes one answer."""
 
-    KIND: ClassVar[str]  # the `object` of a whole answer
     CHUNK: ClassVar[bytes]  # the `object` of a chunk
     BEFORE_TEXT: ClassVar[bytes]  # JSON in a chunk's choice, around its text
     AFTER_TEXT: ClassVar[bytes]
@@ -37,11 +39,7 @@ class CompletionWriter:
         self._end = b',"usage":null}\n\n' if self._usage_at_end else b"}\n\n"
         self._plain_tail = self.AFTER_TEXT + PLAIN_END + self._end
 
-    def choice(self, index: int, d: Delta) -> dict[str, Any]:
-        """One choice of a whole answer."""
-        raise NotImplementedError
-
-    def logprobs(self, choice: int, d: Delta) -> Any:
+    def logprobs(self, choice: int, d: Delta) -> ChatLogprobs | TextLogprobs | None:
         """The logprobs of a delta, or of a whole choice."""
         raise NotImplementedError
 
@@ -59,22 +57,20 @@ class CompletionWriter:
         )
         self._heads: dict[int, bytes] = {}
 
-    async def whole(self) -> dict[str, Any]:
-        """Raises: the error that ended it."""
-        call = self._call
-        deltas = await call.whole()
-        return call.envelope(self.KIND) | await call.made(self._made, deltas) | {"usage": self.usage()}
+    async def made(self) -> A:
+        """The whole answer, without the envelope and the usage. Raises: the error that ended it."""
+        return await self._call.made(self._made, await self._call.whole())
 
-    def _made(self, deltas: list[tuple[int, Delta]]) -> dict[str, Any]:
+    def _made(self, deltas: list[tuple[int, Delta]]) -> A:
         return self.answer(sorted(merge(deltas)))
 
-    def answer(self, choices: list[tuple[int, Delta]]) -> dict[str, Any]:
-        """The whole answer, without the envelope and the usage."""
-        return {"choices": [self.choice(i, d) for i, d in choices]}
+    def answer(self, choices: list[tuple[int, Delta]]) -> A:
+        """The same, of these choices."""
+        raise NotImplementedError
 
-    def usage(self) -> dict[str, Any]:
+    def usage(self) -> Usage:
         """The tokens so far."""
-        return self._call.usage()
+        return envelope.usage(self._call)
 
     async def settle(self) -> None:
         """Slow work for the last events."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Literal, cast
 
 import orjson
 from msgspec.structs import replace
@@ -19,8 +19,11 @@ from app.media.prompt_embeds import prompt_embeds_of
 from app.media.refused import Refused
 from app.messages.events import Delta
 from app.messages.media import MEDIA_NAMES, Media
+from app.openai.answer_types import Envelope, TextAnswer, TextChoice, TextCompletion
+from app.openai.answer_types import TextLogprobs as ShownLogprobs
 from app.openai.completion_writer import CompletionWriter
 from app.openai.echo import Echo
+from app.openai.envelope import envelope
 from app.openai.logprobs import TextLogprobs, prompt_logprobs
 from app.openai.plan import plan_of
 from app.openai.schemas import MOST_BIASES, MOST_LOGPROBS, CompletionRequest
@@ -87,10 +90,10 @@ def _plan(asking: Asking, body: CompletionRequest) -> GenerationPlan:
     return replace(plan, echo=texts, generates=limit > 0)
 
 
-class TextWriter(CompletionWriter):
+class TextWriter(CompletionWriter[TextAnswer]):
     """Writes an answer."""
 
-    KIND, CHUNK = "text_completion", b"text_completion"
+    CHUNK = b"text_completion"
     BEFORE_TEXT, AFTER_TEXT = b',"text":', b',"logprobs":'
 
     def __init__(self, call: GenerationBase, body: CompletionRequest) -> None:
@@ -99,19 +102,31 @@ class TextWriter(CompletionWriter):
         self._begun: set[int] = set()  # choices whose prompt has been sent
         self._echo = None if call.plan.echo is None else Echo(call.plan)
 
-    def choice(self, index: int, d: Delta) -> dict[str, Any]:
+    async def whole(self) -> TextCompletion:
+        """Raises: the error that ended it."""
+        answer = await self.made()
+        head: Envelope[Literal["text_completion"]] = envelope(self._call, "text_completion")
+        return {**head, **answer, "usage": self.usage()}
+
+    def answer(self, choices: list[tuple[int, Delta]]) -> TextAnswer:
+        return {"choices": [self.choice(i, d) for i, d in choices]}
+
+    def choice(self, index: int, d: Delta) -> TextChoice:
+        """One choice of a whole answer."""
         d = d if self._echo is None else self._echo(index, d)
-        ids = {"prompt_token_ids": self._prompt(index), "token_ids": d.tokens} if self._token_ids else {}
-        extra = {} if d.prompt_logprobs is None or self._echo else {"prompt_logprobs": prompt_logprobs(d)}
-        return {
+        assert d.finish is not None
+        choice: TextChoice = {
             "index": index,
             "text": d.text,
             "logprobs": self._logprobs(index, d),
             "finish_reason": d.finish,
             "stop_reason": d.stop,
-            **ids,
-            **extra,
         }
+        if self._token_ids:
+            choice["prompt_token_ids"], choice["token_ids"] = self._prompt(index), d.tokens
+        if d.prompt_logprobs is not None and not self._echo:
+            choice["prompt_logprobs"] = prompt_logprobs(d)
+        return choice
 
     def _prompt(self, choice: int) -> list[int]:
         return self._call.prompts[choice // self._call.plan.sampling[0].n]
@@ -124,7 +139,7 @@ class TextWriter(CompletionWriter):
         self._begun.add(choice)
         return b',"prompt_token_ids":%b%b' % (orjson.dumps(self._prompt(choice)), fields)
 
-    def logprobs(self, choice: int, d: Delta) -> Any:
+    def logprobs(self, choice: int, d: Delta) -> ShownLogprobs | None:
         return self._logprobs(choice, d)
 
     def delta(self, choice: int, d: Delta) -> bytes:

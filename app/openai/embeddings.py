@@ -10,8 +10,11 @@ from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models.models import Model
 from app.endpoints import EMBEDDINGS
 from app.errors import RequestError
+from app.openai.answer_types import Envelope
 from app.openai.encoding import EncodingWriter, check_count, encoding_plan, tokenized
+from app.openai.envelope import envelope
 from app.openai.schemas import ModelRequest, TokenId
+from app.openai.vector_answers import Embedding, Embeddings
 from app.openai.vector_forms import FORMS
 from app.schemas.body import Some
 from app.schemas.neutral import NEUTRAL_OF_ENCODING, neutral
@@ -54,14 +57,15 @@ def vector_length(model: Model, length: int | None, param: str) -> int | None:
     return length
 
 
-class EmbeddingWriter(EncodingWriter):
+class EmbeddingWriter(EncodingWriter[Embeddings]):
     def __init__(self, call: GenerationBase, body: EmbeddingRequest) -> None:
         super().__init__(call)
         self._shown = FORMS[body.encoding_format or "float"]
 
-    def answer(self) -> dict[str, Any]:
-        data = [
+    def answer(self) -> Embeddings:
+        data: list[Embedding] = [
             {"object": "embedding", "index": index, "embedding": self._shown(raw)}
             for index, raw in enumerate(self.raw())
         ]
-        return self._call.envelope("list") | {"data": data, "usage": self.usage()}
+        head: Envelope[Literal["list"]] = envelope(self._call, "list")
+        return {**head, "data": data, "usage": self.usage()}

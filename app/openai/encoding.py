@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from math import hypot
 from operator import mul
-from typing import Any
+from typing import Generic, TypeVar
 
 from msgspec.structs import replace
 
@@ -16,7 +16,9 @@ from app.errors import RequestError
 from app.messages.job import Inputs, Sampling
 from app.openai.plan import plan_of
 from app.openai.schemas import ModelRequest
+from app.openai.vector_answers import TokensRead
 
+A = TypeVar("A")
 MOST_INPUTS = 2048  # of one request, as OpenAI has it
 # Of one job: enough to fill an engine's step, few enough that many workers share a large request, and that a worker's
 # death or an urgent request costs little.
@@ -91,21 +93,21 @@ def cosine(a: Sequence[float], b: Sequence[float]) -> float:
     return sum(map(mul, a, b)) / lengths if lengths else 0.0
 
 
-class EncodingWriter:
+class EncodingWriter(Generic[A]):
     """Writes an answer made of vectors; it never streams."""
 
     def __init__(self, call: GenerationBase) -> None:
         self._call = call
         self._times = 1  # that the answer has each vector
 
-    async def whole(self) -> dict[str, Any]:
+    async def whole(self) -> A:
         """Raises: the error that ended it."""
         await self._call.whole()
         if sum(map(len, self._call.vectors.values())) * self._times <= _SHORT:
             return self.answer()
         return await asyncio.to_thread(self.answer)
 
-    def answer(self) -> dict[str, Any]:
+    def answer(self) -> A:
         """The answer, of all vectors."""
         raise NotImplementedError
 
@@ -118,6 +120,6 @@ class EncodingWriter:
             vectors += [data[start : start + size] for start in range(0, len(data), size)]
         return vectors
 
-    def usage(self) -> dict[str, int]:
+    def usage(self) -> TokensRead:
         tokens = self._call.prompt_tokens
         return {"prompt_tokens": tokens, "total_tokens": tokens}

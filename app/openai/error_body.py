@@ -1,9 +1,8 @@
 """Errors in OpenAI's shape."""
 
-from typing import Any
-
 from app.errors import XylemError
+from app.openai.answer_types import Refusal
 
 
-def as_body(exc: XylemError) -> dict[str, Any]:
+def as_body(exc: XylemError) -> Refusal:
     return {"error": {"message": exc.message, "type": exc.type, "param": exc.param, "code": exc.code}}

@@ -2,8 +2,8 @@
 
 import asyncio
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Literal
 
 from msgspec.structs import replace
 from pydantic import Field
@@ -16,6 +16,7 @@ from app.endpoints import IMAGES
 from app.errors import RequestError
 from app.messages.job import Painting
 from app.openai.painting import PaintingRequest, begun_painting, next_seed, painter, painting_plan
+from app.openai.picture_answers import FileFormat, Picture, Pictures, PictureUsage
 from app.schemas.neutral import NEUTRAL_OF_IMAGES, neutral
 from app.schemas.validation import parse_off_loop
 
@@ -106,26 +107,33 @@ class ImageWriter:
             pass
         return [self._call.pictures[number] for number in range(len(self._call.plan.paintings))]
 
-    async def whole(self) -> dict[str, Any]:
+    async def whole(self) -> Pictures:
         """Raises: the error that ended a picture."""
         files = await self.files()
-        return self.answer(await asyncio.to_thread(lambda: [{"b64_json": b64encode(file).decode()} for file in files]))
+        return self.answer(b64_json=await asyncio.to_thread(lambda: [b64encode(file).decode() for file in files]))
 
-    def answer(self, pictures: list[dict[str, Any]]) -> dict[str, Any]:
-        """`pictures`: where each one is, or its bytes."""
-        paintings = self._call.plan.paintings
-        own = revised(self._call.plan)
-        data = [where | {"seed": p.seed, **own} for where, p in zip(pictures, paintings, strict=True)]
-        answer = {"created": self._call.created, "data": data, "background": "opaque", **look(paintings[0])}
-        return answer | ({"usage": usage(self._call)} if any(self._call.before) else {})
+    def answer(self, *, b64_json: Sequence[str] = (), urls: Sequence[str] = ()) -> Pictures:
+        """`b64_json`: the bytes of each one; or `urls`: where it is."""
+        paintings, prompt = self._call.plan.paintings, self._call.plan.revised_prompt
+        data: list[Picture] = [{"b64_json": file, "seed": 0} for file in b64_json]
+        data += [{"url": url, "seed": 0} for url in urls]
+        for picture, painting in zip(data, paintings, strict=True):
+            picture["seed"] = painting.seed
+            if prompt is not None:
+                picture["revised_prompt"] = prompt
+        answer: Pictures = {
+            "created": self._call.created,
+            "data": data,
+            "background": "opaque",
+            "output_format": file_format(paintings[0]),
+            "size": size(paintings[0]),
+        }
+        if any(self._call.before):
+            answer["usage"] = usage(self._call)
+        return answer
 
 
-def revised(plan: GenerationPlan) -> Mapping[str, str]:
-    """The prompt of each picture, where that is not the client's, and may be shown."""
-    return {} if plan.revised_prompt is None else {"revised_prompt": plan.revised_prompt}
-
-
-def usage(call: GenerationBase) -> Mapping[str, Any]:
+def usage(call: GenerationBase) -> PictureUsage:
     """Painting is not counted in tokens, but OpenAI's client wants the field; a pipeline's texts before it are."""
     prompt, _cached_tokens, answer_tokens = call.before
     return {
@@ -136,6 +144,10 @@ def usage(call: GenerationBase) -> Mapping[str, Any]:
     }
 
 
-def look(painting: Painting) -> Mapping[str, str]:
-    """Fields that answers and events have about each picture."""
-    return {"output_format": painting.format, "size": f"{painting.width}x{painting.height}"}
+def file_format(painting: Painting) -> FileFormat:
+    assert painting.format != "mp4"
+    return painting.format
+
+
+def size(painting: Painting) -> str:
+    return f"{painting.width}x{painting.height}"

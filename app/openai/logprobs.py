@@ -1,19 +1,19 @@
 """Logprobs in OpenAI's two shapes."""
 
 from math import isnan
-from typing import Any
 
 from app.messages.events import Delta, TokenLogprob
+from app.openai import answer_types as shown
 
 
-def chat_logprobs(d: Delta, *, as_ids: bool = False) -> dict[str, Any] | None:
+def chat_logprobs(d: Delta, *, as_ids: bool = False) -> shown.ChatLogprobs | None:
     """`as_ids`: tokens are shown as `token_id:<id>`, as `return_tokens_as_token_ids` asks for."""
     if d.logprobs is None:
         return None
     return {"content": [token_logprob(lp, as_ids=as_ids) for lp in d.logprobs], "refusal": None}
 
 
-def token_logprob(lp: TokenLogprob, *, as_ids: bool = False) -> dict[str, Any]:
+def token_logprob(lp: TokenLogprob, *, as_ids: bool = False) -> shown.TokenLogprob:
     return {
         "token": _by_id(lp.token_id) if as_ids else lp.token,
         "logprob": lp.logprob,
@@ -25,19 +25,22 @@ def token_logprob(lp: TokenLogprob, *, as_ids: bool = False) -> dict[str, Any]:
     }
 
 
-def prompt_logprobs(d: Delta) -> list[dict[str, Any] | None]:
+def prompt_logprobs(d: Delta) -> shown.PromptLogprobs:
     """Logprobs in vLLM's shape: for each token of the prompt, itself and the likeliest tokens in its place, by id.
 
     None for the first. The engine may not know the rank of a token that is not among the likeliest.
     """
-    entries: list[dict[str, Any] | None] = []
+    entries: shown.PromptLogprobs = []
     for lp in d.prompt_logprobs or ():
         if lp is None:
             entries.append(None)
             continue
-        own = {str(lp.token_id): {"logprob": lp.logprob, "rank": lp.rank or None, "decoded_token": lp.token}}
-        ranking = enumerate(lp.top, 1)
-        entries.append(own | {str(t): {"logprob": p, "rank": n, "decoded_token": text} for n, (text, t, p) in ranking})
+        tokens: dict[str, shown.PromptLogprob] = {
+            str(lp.token_id): {"logprob": lp.logprob, "rank": lp.rank or None, "decoded_token": lp.token}
+        }
+        for rank, (text, token, logprob) in enumerate(lp.top, 1):
+            tokens[str(token)] = {"logprob": logprob, "rank": rank, "decoded_token": text}
+        entries.append(tokens)
     return entries
 
 
@@ -52,7 +55,7 @@ class TextLogprobs:
         self._as_ids = as_ids
         self._offset: dict[int, int] = {}
 
-    def __call__(self, choice: int, d: Delta) -> dict[str, Any] | None:
+    def __call__(self, choice: int, d: Delta) -> shown.TextLogprobs | None:
         """A NaN logprob stands for a token that nothing predicts (see `Echo`)."""
         if d.logprobs is None:
             return None

@@ -5,7 +5,6 @@
 
 import asyncio
 from collections import defaultdict
-from typing import Any
 
 import orjson
 from msgspec.structs import replace
@@ -15,6 +14,17 @@ from app.dialects.output_parser import OutputParser
 from app.dialects.parts import Arguments, CallBegun, Content, Part, Reasoning
 from app.dispatch.generation_base import GenerationBase
 from app.messages.events import Delta, TokenLogprob
+from app.openai.answer_types import (
+    CallDelta,
+    Called,
+    ChatAnswer,
+    ChatChoice,
+    ChatDelta,
+    ChatFinish,
+    ChatLogprobs,
+    ToolCall,
+    Usage,
+)
 from app.openai.call_ids import CallIds, earlier_calls
 from app.openai.chat_writer import ChatWriter
 from app.openai.content_logprobs import ContentLogprobs
@@ -46,15 +56,17 @@ class PartsWriter(ChatWriter):
         self._named = isinstance(body.tool_choice, NamedTool)
         self._ids = CallIds(call.model, call.id, earlier_calls(body.messages) if body.tools else 0)
 
-    def choice(self, index: int, d: Delta) -> dict[str, Any]:
+    def choice(self, index: int, d: Delta) -> ChatChoice:
         fields = self._fields(index, self._parts(index, d))
-        result = super().choice(index, d) | {"finish_reason": self._finish(index, d)}
+        result, finish = super().choice(index, d), self._finish(index, d)
+        assert finish is not None
+        result["finish_reason"] = finish
         calls = fields.get("tool_calls", [])
         result["logprobs"] = self.logprobs(index, d)
         result["message"]["content"] = fields.get("content", None if calls else "")
         result["message"][self._reasoning] = fields.get(self._reasoning)
         if calls:
-            result["message"]["tool_calls"] = [{key: call[key] for key in ("id", "type", "function")} for call in calls]
+            result["message"]["tool_calls"] = [_whole_call(call) for call in calls]
         return result
 
     def content(self, choice: int, d: Delta) -> str:
@@ -74,7 +86,7 @@ class PartsWriter(ChatWriter):
         payload = orjson.dumps(self._fields(choice, parts))
         return b"%b%b%b" % (self._head(choice), payload, self.tail(choice, d, self._finish(choice, d)))
 
-    def logprobs(self, choice: int, d: Delta) -> Any:
+    def logprobs(self, choice: int, d: Delta) -> ChatLogprobs | None:
         """Logprobs of the content.
 
         Those of a delta whose tokens are not yet known to be content come with a later one.
@@ -83,18 +95,19 @@ class PartsWriter(ChatWriter):
             return super().logprobs(choice, d)
         return super().logprobs(choice, replace(d, logprobs=self._told))
 
-    def answer(self, choices: list[tuple[int, Delta]]) -> dict[str, Any]:
+    def answer(self, choices: list[tuple[int, Delta]]) -> ChatAnswer:
         result = super().answer(choices)
         self._count_reasoning()
         return result
 
-    def usage(self) -> dict[str, Any]:
+    def usage(self) -> Usage:
         """Has the reasoning's tokens when the answer is complete."""
         usage = super().usage()
         if self._reasoned is None:
             return usage
         reasoning_count = min(self._reasoned, self._call.completion_tokens)
-        return usage | {"completion_tokens_details": {"reasoning_tokens": reasoning_count}}
+        usage["completion_tokens_details"] = {"reasoning_tokens": reasoning_count}
+        return usage
 
     async def settle(self) -> None:
         if not self._usage_at_end:
@@ -108,7 +121,7 @@ class PartsWriter(ChatWriter):
         model = self._call.model
         self._reasoned = sum(reasoning_tokens(model, "".join(pieces)) for pieces in self._thoughts.values())
 
-    def _finish(self, choice: int, d: Delta) -> str | None:
+    def _finish(self, choice: int, d: Delta) -> ChatFinish | None:
         """The choice's finish reason.
 
         When the length or a stop string ended the answer, a call may be cut off, and must not be run.
@@ -143,10 +156,10 @@ class PartsWriter(ChatWriter):
         collector.drop(parser.final)
         self._told = logprobs if logprobs or d.finish is not None else None
 
-    def _fields(self, choice: int, parts: list[Part]) -> dict[str, Any]:
+    def _fields(self, choice: int, parts: list[Part]) -> ChatDelta:
         """The message's fields that the parts add: each call once, with the new text of its arguments."""
-        fields: dict[str, Any] = {}
-        calls: dict[int, dict[str, Any]] = {}
+        fields: ChatDelta = {}
+        calls: dict[int, CallDelta] = {}
         for part in parts:
             if isinstance(part, Reasoning):
                 fields[self._reasoning] = fields.get(self._reasoning, "") + part.text
@@ -166,3 +179,9 @@ class PartsWriter(ChatWriter):
         if calls:
             fields["tool_calls"] = [*calls.values()]
         return fields
+
+
+def _whole_call(call: CallDelta) -> ToolCall:
+    function = call["function"]
+    tool: Called = {"name": function["name"], "arguments": function["arguments"]}
+    return {"id": call["id"], "type": call["type"], "function": tool}

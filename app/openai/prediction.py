@@ -10,6 +10,7 @@ from typing import Any
 
 from app.dispatch.generation_base import GenerationBase
 from app.messages.events import Delta
+from app.openai.answer_types import ChatAnswer, Completion, Usage
 from app.openai.chat_writer import ChatWriter
 from app.openai.parts_writer import PartsWriter
 from app.openai.schemas import ChatRequest, Prediction
@@ -39,21 +40,22 @@ class _Predicted(ChatWriter):
         assert body.prediction is not None
         self._predicted: Prediction = body.prediction
         self._answered: dict[int, list[int]] = defaultdict(list)  # tokens, by choice
-        self._counted: dict[str, int] = {}
+        self._counted: Completion = {}
 
     def delta(self, choice: int, d: Delta) -> bytes:
         self._answered[choice] += d.tokens
         return super().delta(choice, d)
 
-    def answer(self, choices: list[tuple[int, Delta]]) -> dict[str, Any]:
+    def answer(self, choices: list[tuple[int, Delta]]) -> ChatAnswer:
         for choice, d in choices:
             self._answered[choice] += d.tokens
         self._count()
         return super().answer(choices)
 
-    def usage(self) -> dict[str, Any]:
+    def usage(self) -> Usage:
         usage = super().usage()
-        return usage | {"completion_tokens_details": usage.get("completion_tokens_details", {}) | self._counted}
+        usage["completion_tokens_details"] = {**usage.get("completion_tokens_details", {}), **self._counted}
+        return usage
 
     async def settle(self) -> None:
         await super().settle()

@@ -1,6 +1,6 @@
 """Documents ordered by how well they fit a query, in the shape that Jina, Cohere and vLLM share."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
@@ -10,6 +10,7 @@ from app.dispatch.generation_plan import GenerationPlan
 from app.endpoints import RERANK
 from app.openai.encoding import EncodingWriter, check_count, cosine, encoding_plan, tokenized
 from app.openai.schemas import ModelRequest
+from app.openai.vector_answers import Ranked, Reranked
 from app.openai.vector_forms import floats
 from app.schemas.body import Body, Some
 from app.schemas.neutral import NEUTRAL_OF_ENCODING, neutral
@@ -49,19 +50,20 @@ def _plan(asking: Asking, body: RerankRequest) -> GenerationPlan:
     return encoding_plan(asking, body, RERANK.prefix, model, tokens)
 
 
-class RerankWriter(EncodingWriter):
+class RerankWriter(EncodingWriter[Reranked]):
     def __init__(self, call: GenerationBase, body: RerankRequest) -> None:
         super().__init__(call)
         self._texts, self._top = body.texts, body.top_n or len(body.documents)
         self._shows = body.return_documents is not False
 
-    def answer(self) -> dict[str, Any]:
+    def answer(self) -> Reranked:
         query, *documents = (floats(raw) for raw in self.raw())
         scores = [cosine(query, document) for document in documents]
         best = sorted(range(len(scores)), key=lambda index: -scores[index])[: self._top]
         results = [self._result(index, scores[index]) for index in best]
         return {"id": self._call.id, "model": self._call.model.name, "usage": self.usage(), "results": results}
 
-    def _result(self, index: int, score: float) -> dict[str, Any]:
-        document = {"document": {"text": self._texts[index]}} if self._shows else {}
-        return {"index": index, **document, "relevance_score": score}
+    def _result(self, index: int, score: float) -> Ranked:
+        if not self._shows:
+            return {"index": index, "relevance_score": score}
+        return {"index": index, "document": {"text": self._texts[index]}, "relevance_score": score}

@@ -1,15 +1,18 @@
 """Scores of pairs of texts, in vLLM's shape: the cosine of their embeddings."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Literal
 
 from app.dispatch.asking import Asking
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
 from app.endpoints import SCORE
 from app.errors import RequestError
+from app.openai.answer_types import Envelope
 from app.openai.encoding import EncodingWriter, check_count, cosine, encoding_plan, tokenized
+from app.openai.envelope import envelope
 from app.openai.schemas import ModelRequest
+from app.openai.vector_answers import Score, Scores
 from app.openai.vector_forms import floats
 from app.schemas.body import Some
 from app.schemas.neutral import NEUTRAL_OF_ENCODING, neutral
@@ -73,14 +76,17 @@ def _plan(asking: Asking, body: ScoreRequest) -> GenerationPlan:
     return encoding_plan(asking, body, SCORE.prefix, model, tokens)
 
 
-class ScoreWriter(EncodingWriter):
+class ScoreWriter(EncodingWriter[Scores]):
     def __init__(self, call: GenerationBase, body: ScoreRequest) -> None:
         super().__init__(call)
         self._ones = len(body.texts[0])
 
-    def answer(self) -> dict[str, Any]:
+    def answer(self) -> Scores:
         vectors = [floats(raw) for raw in self.raw()]
         one, two = vectors[: self._ones], vectors[self._ones :]
         pairs = zip(one if len(one) > 1 else one * len(two), two, strict=True)
-        data = [{"index": index, "object": "score", "score": cosine(a, b)} for index, (a, b) in enumerate(pairs)]
-        return self._call.envelope("list") | {"data": data, "usage": self.usage()}
+        data: list[Score] = [
+            {"index": index, "object": "score", "score": cosine(a, b)} for index, (a, b) in enumerate(pairs)
+        ]
+        head: Envelope[Literal["list"]] = envelope(self._call, "list")
+        return {**head, "data": data, "usage": self.usage()}

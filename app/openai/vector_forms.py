@@ -4,7 +4,7 @@ from array import array
 from base64 import b64encode
 from collections.abc import Callable, Mapping
 from math import hypot
-from typing import Literal
+from typing import Any, Literal
 
 import orjson
 
@@ -34,13 +34,13 @@ def _packed(raw: bytes) -> bytes:
     return int(bits.ljust(8 * size, b"0"), 2).to_bytes(size, "big")
 
 
-def _listed(numbers: "list[float] | list[int]") -> orjson.Fragment:
-    """Written one vector at a time, so that other threads run between."""
+def _listed(numbers: "list[float] | list[int]") -> Any:
+    """Written one vector at a time, as a Fragment of JSON, so that other threads run between."""
     return orjson.Fragment(orjson.dumps(numbers))
 
 
 # Each of a vector as float32, little-endian, which is what `base64` shows.
-FORMS: Mapping[VectorForm, Callable[[bytes], str | orjson.Fragment]] = {
+FORMS: Mapping[VectorForm, Callable[[bytes], Any]] = {
     "float": lambda raw: _listed(floats(raw).tolist()),
     "int8": lambda raw: _listed(_int8(raw)),
     "uint8": lambda raw: _listed([number + _SIGNED for number in _int8(raw)]),

@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec.structs import replace
 from pydantic import Field
@@ -14,6 +14,7 @@ from app.errors import RequestError
 from app.messages.events import Done, Event, Failed, Progress
 from app.messages.kept import KeptRequest
 from app.openai.painting import SEEDS, PaintingRequest, begun_painting, painter, painting_plan
+from app.openai.picture_answers import Video
 from app.schemas.body import Query
 from app.schemas.neutral import NEUTRAL_OF_VIDEOS, neutral
 from app.schemas.validation import parse_off_loop
@@ -69,10 +70,10 @@ def video_plan(asking: Asking, body: VideoRequest) -> GenerationPlan:
 
 def as_object(
     kept_request: KeptRequest, body: VideoRequest, plan: GenerationPlan, events: Iterable[Event], keep_s: int
-) -> dict[str, Any]:
+) -> Video:
     """A job, in OpenAI's shape. `events`: its log so far. `keep_s`: how long its file is kept."""
     (painting,) = plan.paintings
-    fields: dict[str, Any] = {
+    video: Video = {
         "id": kept_request.id,
         "object": "video",
         "model": body.asked,
@@ -90,15 +91,11 @@ def as_object(
     }
     for event in events:
         if isinstance(event, Progress):
-            fields |= {"status": "in_progress", "progress": min(99, 100 * event.step // event.of)}
+            video["status"], video["progress"] = "in_progress", min(99, 100 * event.step // event.of)
         elif isinstance(event, Done):
             ended_at = int(event.ended)
-            fields |= {
-                "status": "completed",
-                "progress": 100,
-                "completed_at": ended_at,
-                "expires_at": ended_at + keep_s,
-            }
+            video["status"], video["progress"] = "completed", 100
+            video["completed_at"], video["expires_at"] = ended_at, ended_at + keep_s
         elif isinstance(event, Failed):
-            fields |= {"status": "failed", "error": {"code": event.code, "message": event.message}}
-    return fields
+            video["status"], video["error"] = "failed", {"code": event.code, "message": event.message}
+    return video

@@ -6,9 +6,10 @@ import orjson
 import pytest
 from anthropic.types.messages import MessageBatch, MessageBatchIndividualResponse
 from msgspec.structs import replace
+from pydantic import TypeAdapter
 
+from app.anthropic import answer_types
 from app.anthropic.message_batches import as_object, failures, input_file, results
-from app.api.anthropic import answer_schemas
 from app.batch.input_line import read_line
 from app.batch.records import Batch, BatchOrder, Problem, Result
 from app.errors import BodyTooLarge, RequestError, XylemError
@@ -24,7 +25,7 @@ NOTHING = {"processing": 0, "succeeded": 0, "errored": 0, "canceled": 0, "expire
 
 def shown(now: float = 300, **fields: Any) -> dict[str, Any]:
     batch = as_object(replace(BATCH, **fields), "http://host", now, keep_s=1000)
-    answer_schemas.MessageBatch.model_validate(batch, strict=True)
+    TypeAdapter(answer_types.MessageBatch).validate_python(batch, strict=True)
     MessageBatch.model_validate(batch)
     return batch
 
@@ -72,7 +73,7 @@ def test_a_result_says_how_its_request_ended() -> None:
     ]
     entries = [orjson.loads(raw) for raw in results(line_of(ORDER.id, line) for line in lines)]
     for line in entries[1:]:
-        answer_schemas.MessageBatchResult.model_validate(line, strict=True)
+        TypeAdapter(answer_types.MessageBatchResult).validate_python(line, strict=True)
         MessageBatchIndividualResponse.model_validate(line)
     assert [line["custom_id"] for line in entries] == ["a", "b", "c", "d", "e"]
     assert [line["result"]["type"] for line in entries] == ["succeeded", "errored", "canceled", "expired", "errored"]

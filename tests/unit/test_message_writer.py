@@ -2,19 +2,20 @@
 
 import dataclasses
 import json
-from typing import Any
+from typing import Annotated, Any
 
 import orjson
 import pytest
 from anthropic.lib.streaming._messages import accumulate_event
 from anthropic.types import Message as AnthropicsMessage
 from msgspec.structs import replace
+from pydantic import Field, TypeAdapter
 
 from app import json_bytes
+from app.anthropic.answer_types import AnthropicRefusal, Event, Message
 from app.anthropic.message_writer import MessageWriter
 from app.anthropic.messages import writer
 from app.anthropic.schemas import MessagesRequest
-from app.api.anthropic import answer_schemas
 from app.api.openai.kept_stream import KeptStream
 from app.api.resumable.replay import Replay
 from app.dialects.names import find_dialect
@@ -25,6 +26,7 @@ from tests.unit.test_completion_writer import DELTA, call
 from tests.unit.test_parts_writer import Scripted
 
 BODY: dict[str, Any] = {"model": "m", "max_tokens": 4, "messages": [{"role": "user", "content": "?"}]}
+EVENT: TypeAdapter[Any] = TypeAdapter(Annotated[Event | AnthropicRefusal, Field(discriminator="type")])
 CITY = '{"city":"Kraków"}'
 
 
@@ -40,8 +42,7 @@ def events(raw: bytes) -> list[dict[str, Any]]:
         name, data = frame.split("\n")
         parsed_events.append(json.loads(data.removeprefix("data: ")))
         assert name == f"event: {parsed_events[-1]['type']}"
-        (shape,) = [s for s in answer_schemas.EVENTS if name.endswith(s.model_fields["type"].annotation.__args__[0])]
-        shape.model_validate(parsed_events[-1], strict=True)
+        EVENT.validate_python(parsed_events[-1], strict=True)
     return parsed_events
 
 
@@ -84,8 +85,8 @@ def put_together(told: list[dict[str, Any]]) -> dict[str, Any]:
 
 def whole(writer: MessageWriter, text: str, **end: Any) -> dict[str, Any]:
     content = writer._content([(0, replace(DELTA, text=text, **({"finish": "stop"} | end)))])
-    answer = writer._message(content) | writer._stop() | {"usage": writer._usage()}
-    answer_schemas.Message.model_validate(answer, strict=True)
+    answer = writer._message(content, writer._stop())
+    TypeAdapter(Message).validate_python(answer, strict=True)
     AnthropicsMessage.model_validate(answer)
     return json.loads(json_bytes.dumps(answer))  # type: ignore[no-any-return]
 

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from pydantic import TypeAdapter
 
-from app.api.http import answer_schemas
 from app.dialects.dialect import Dialect, Thought
 from app.dialects.names import find_dialect
 from app.dialects.parts import Arguments, CallBegun, Content, Part, Reasoning
 from app.dispatch.models.writing import Writing
+from app.openai import answer_types
 from app.openai.call_ids import call_id
 from app.openai.chat import writer
 from app.openai.chat_writer import ChatWriter
@@ -20,6 +21,7 @@ from app.openai.parts_writer import PartsWriter
 from tests.unit.test_completion_writer import DELTA, LOGPROBS, call
 from tests.unit.test_tools import CALLED, MESSAGES, RESULT, TIME, WEATHER, chat
 
+CHUNK = TypeAdapter(answer_types.ChatCompletionChunk)
 ANSWER: dict[str, list[Part]] = {
     "t": [Reasoning("Let me")],
     "u": [Reasoning(" see.")],
@@ -62,7 +64,7 @@ def streamed(*texts: str, finish: str = "stop", **options: bool) -> list[Any]:
         if raw:
             events.append(json.loads(raw.removeprefix(b"data: ")))
             ChatCompletionChunk.model_validate(events[-1], strict=True)
-            answer_schemas.ChatCompletionChunk.model_validate(events[-1], strict=True)
+            CHUNK.validate_python(events[-1], strict=True)
     return events
 
 
@@ -145,7 +147,7 @@ def test_a_whole_answer_has_its_parts(text: str, finish: Any, reason: str, messa
     assert ("tool_calls" in choice["message"]) == ("b" in text)
     body = {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
     if reason != "abort":
-        answer_schemas.ChatChoice.model_validate(choice, strict=True)
+        TypeAdapter(answer_types.ChatChoice).validate_python(choice, strict=True)
         ChatCompletion.model_validate(body, strict=True)
 
 
@@ -309,7 +311,7 @@ async def test_tokens_of_reasoning_are_counted_the_same_however_the_answer_comes
     event = json.loads(chunk_writer.last().split(b"\n\n")[0].removeprefix(b"data: "))
     each = len(of.model.tokenizer.encode(THOUGHT))
     assert event["usage"]["completion_tokens_details"] == {"reasoning_tokens": 2 * each}
-    answer_schemas.ChatCompletionChunk.model_validate(event, strict=True)
+    CHUNK.validate_python(event, strict=True)
     whole = writer(of, chat())
     whole.answer([(i, replace(DELTA, text=text, finish="stop")) for i in (0, 1)])
     assert whole.usage() == event["usage"]

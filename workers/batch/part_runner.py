@@ -354,7 +354,7 @@ class PartRunner:
         generation.batch_line = LineTry(ticket.batch, line_id(ticket.batch, line.number), ticket.number)
         try:
             async with generation:
-                answer: dict[str, Any] = await self._endpoint.writer(generation, body).whole()
+                answer = await self._endpoint.writer(generation, body).whole()
                 self._writing.add(line.number)
         finally:
             if self._generations.get(line.number) is generation:

@@ -5,12 +5,18 @@ They are batches like OpenAI's, of the endpoint /v1/messages: their requests are
 
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
 
 import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import StreamingResponse
 
+from app.anthropic.answer_types import (
+    AnthropicRefusal,
+    MessageBatch,
+    MessageBatchDeleted,
+    MessageBatches,
+    MessageBatchResult,
+)
 from app.anthropic.message_batches import (
     MESSAGES,
     WINDOW,
@@ -22,7 +28,7 @@ from app.anthropic.message_batches import (
     is_message_batch,
     results,
 )
-from app.api.anthropic import answer_schemas
+from app.api.http.answered import refused, schema_of
 from app.api.http.own_url import own_url
 from app.api.intake.request_body import collect
 from app.api.openai.batches import new_order
@@ -34,17 +40,18 @@ from app.batch.records import LIVE, Batch, StoredFile
 from app.batch.storage import Storage, begun, in_thread
 from app.errors import BatchNotFound, BatchOver, FileGone, RequestError, TooManyBatches
 from app.ids import BatchId, new_file_id, new_message_batch_id
+from app.schemas.answers import ends
 from app.schemas.validation import parse
 from app.store import clock
 from app.tenants.admission import admitted
 
-router = APIRouter()
+router = APIRouter(responses=refused(AnthropicRefusal))
 PATH = f"{MESSAGES}/batches"
 _PIECE = 2**18  # bytes of results that are sent at once
 
 
-@router.post(PATH, openapi_extra=MessageBatchRequest.openapi(), responses=answer_schemas.MESSAGE_BATCH)
-async def create(request: Request) -> dict[str, Any]:
+@router.post(PATH, openapi_extra=MessageBatchRequest.openapi())
+async def create(request: Request) -> MessageBatch:
     """Requests of `/v1/messages`, answered by idle engines within 24 hours."""
     state = state_of(request)
     await admitted()
@@ -62,8 +69,8 @@ async def create(request: Request) -> dict[str, Any]:
         raise
 
 
-@router.get(PATH, openapi_extra=MessageBatchesQuery.openapi(), responses=answer_schemas.MESSAGE_BATCHES)
-async def show_all(request: Request) -> dict[str, Any]:
+@router.get(PATH, openapi_extra=MessageBatchesQuery.openapi())
+async def show_all(request: Request) -> MessageBatches:
     """The client's, the newest first: after one, or before one."""
     state = state_of(request)
     query = parse(MessageBatchesQuery, orjson.dumps(dict(request.query_params)))
@@ -79,17 +86,17 @@ async def show_all(request: Request) -> dict[str, Any]:
             param="before_id" if query.before_id else "after_id",
         )
         objects = [_object(request, batch) for batch in (batches[::-1] if query.before_id else batches)]
-    first, last = (objects[0]["id"], objects[-1]["id"]) if objects else (None, None)
+    first, last = ends(objects)
     return {"data": objects, "first_id": first, "last_id": last, "has_more": more}
 
 
-@router.get(f"{PATH}/{{message_batch}}", responses=answer_schemas.MESSAGE_BATCH)
-async def show(request: Request, message_batch: str) -> dict[str, Any]:
+@router.get(f"{PATH}/{{message_batch}}")
+async def show(request: Request, message_batch: str) -> MessageBatch:
     return _object(request, await _find(request, message_batch))
 
 
-@router.post(f"{PATH}/{{message_batch}}/cancel", responses=answer_schemas.MESSAGE_BATCH)
-async def cancel(request: Request, message_batch: str) -> dict[str, Any]:
+@router.post(f"{PATH}/{{message_batch}}/cancel")
+async def cancel(request: Request, message_batch: str) -> MessageBatch:
     """No more requests are begun; the results so far can be had when it has ended."""
     batch = await _find(request, message_batch)
     if batch.status not in (*LIVE, "cancelled"):
@@ -98,8 +105,8 @@ async def cancel(request: Request, message_batch: str) -> dict[str, Any]:
     return _object(request, await _find(request, message_batch))
 
 
-@router.delete(f"{PATH}/{{message_batch}}", responses=answer_schemas.MESSAGE_BATCH_DELETED)
-async def delete(request: Request, message_batch: str) -> dict[str, Any]:
+@router.delete(f"{PATH}/{{message_batch}}")
+async def delete(request: Request, message_batch: str) -> MessageBatchDeleted:
     """Deletes a batch that has ended, with its requests and results."""
     state, batch = state_of(request), await _find(request, message_batch)
     if batch.status in LIVE:
@@ -117,7 +124,7 @@ async def delete(request: Request, message_batch: str) -> dict[str, Any]:
 @router.get(
     f"{PATH}/{{message_batch}}/results",
     response_class=StreamingResponse,
-    responses=answer_schemas.MESSAGE_BATCH_RESULTS,
+    responses={200: {"content": {"application/x-jsonl": {"schema": schema_of(MessageBatchResult)}}}},
 )
 async def show_results(request: Request, message_batch: str) -> StreamingResponse:
     """One line of JSON for each request, in any order."""
@@ -155,7 +162,7 @@ async def _find(request: Request, batch: str) -> Batch:
     return await state.batch_store.find(BatchId(batch), state.api_keys.owner(request.scope))
 
 
-def _object(request: Request, batch: Batch) -> dict[str, Any]:
+def _object(request: Request, batch: Batch) -> MessageBatch:
     state = state_of(request)
     keep_s = batch.order.output_expires_s or state.settings.file_keep_s
     return as_object(batch, own_url(state.settings, request.scope), clock.now(), keep_s)

@@ -1,15 +1,17 @@
 """Errors in the shape of the request's API: OpenAI's, Anthropic's or the Open Inference Protocol's by its path."""
 
-from typing import Any
-
 import orjson
 from starlette.types import Scope
 
 from app.anthropic import error_body as anthropics
+from app.anthropic.answer_types import AnthropicRefusal
 from app.api.http import x_request_id
 from app.errors import XylemError
+from app.kserve.answer_types import InferenceRefusal
+from app.openai.answer_types import Refusal
 from app.openai.error_body import as_body
 
+AnyRefusal = AnthropicRefusal | InferenceRefusal | Refusal
 _COHERES = {"/v2/embed", "/v2/rerank"}  # whose errors have OpenAI's shape, as at vLLM
 _OWN, _SHARED = "/v1/messages", "/v1/models"
 
@@ -33,13 +35,13 @@ def is_inference(scope: Scope) -> bool:
     return _is_below(scope["path"], "/v2") and scope["path"] not in _COHERES
 
 
-def error_body(exc: XylemError, scope: Scope) -> dict[str, Any]:
+def error_body(exc: XylemError, scope: Scope) -> AnyRefusal:
     if is_inference(scope):
         return {"error": exc.message}
     return anthropics.as_body(exc, x_request_id.of(scope)) if is_anthropics(scope) else as_body(exc)
 
 
-def http_error_body(status: int, message: str, scope: Scope) -> dict[str, Any]:
+def http_error_body(status: int, message: str, scope: Scope) -> AnyRefusal:
     """The body of an error that is not a XylemError."""
     if is_inference(scope):
         return {"error": message}

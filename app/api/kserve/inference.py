@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
-from typing import Any
 
 from starlette.types import Receive, Scope
 
@@ -18,11 +17,13 @@ from app.dispatch.asking import Asking
 from app.dispatch.models.models import Model
 from app.endpoint_registry import EMBEDDINGS, TEXT
 from app.errors import RequestError, XylemError
+from app.kserve.answer_types import Model as ModelMetadata
+from app.kserve.answer_types import Server
 from app.kserve.requests import InferRequest, check_version, metadata
 from app.tenants.limits import check_model
 
 
-def server() -> dict[str, Any]:
+def server() -> Server:
     """Its metadata."""
     return {"name": "xylem", "version": version("xylem-serve"), "extensions": ["generate", "binary_tensor_data"]}
 
@@ -44,7 +45,7 @@ async def served_by(state: ApiState, model: Model) -> bool:
     return bool(status["ready"] and status["workers"].get(model.name))
 
 
-async def metadata_of(asking: Asking, name: str, of_version: str) -> dict[str, Any]:
+async def metadata_of(asking: Asking, name: str, of_version: str) -> ModelMetadata:
     """Raises: ModelNotFound."""
     check_version(name, of_version)
     return metadata(name, (await model_of(asking, name)).task)

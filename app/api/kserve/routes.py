@@ -10,20 +10,24 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from app import json_bytes
+from app.api.http.answered import Responses, answered, answers, refused
 from app.api.intake.request_body import collect
-from app.api.kserve import answer_schemas
 from app.api.kserve.inference import begin, metadata_of, model_of, served_by, server, traced
 from app.api.openai.sse_response import EventStream
 from app.api.operations.health import readiness
 from app.api.state import ApiState, asking_of, state_of
 from app.errors import RequestError
+from app.kserve.answer_types import GeneratedText, InferenceRefusal, Inferred, Model, Output, Server
 from app.kserve.answers import GenerateWriter, whole
 from app.kserve.requests import VERSION, GenerateBody, InferBody, InferRequest, check_version
 from app.kserve.tensors import Tensor
 from app.schemas.validation import parse_off_loop
 
-router = APIRouter(prefix="/v2", responses=answer_schemas.REFUSED)
+router = APIRouter(prefix="/v2", responses=refused(InferenceRefusal))
 
+_NOT_READY: Responses = {503: {"description": "Not ready"}}
+_INFERRED, _GENERATED = answers(Inferred), answers(GeneratedText)
+_STREAMED = answered(GeneratedText, GeneratedText, InferenceRefusal)
 _HEADER_LENGTH = "inference-header-content-length"
 _DIGITS = 18  # of a length, at most
 _PIECE = 2**14  # values
@@ -31,8 +35,8 @@ _MODEL = "/models/{name:path}"
 _VERSION = _MODEL + "/versions/{version}"  # the lower decorator, so that it is tried first: names may have slashes
 
 
-@router.get("", response_model=answer_schemas.Server)
-async def metadata() -> dict[str, Any]:
+@router.get("")
+async def metadata() -> Server:
     """The server's name, version and extensions."""
     return server()
 
@@ -43,14 +47,14 @@ async def live() -> Response:
     return Response()
 
 
-@router.get("/health/ready", response_class=Response, responses=answer_schemas.NOT_READY)
+@router.get("/health/ready", response_class=Response, responses=_NOT_READY)
 async def ready(request: Request) -> Response:
     """Answers as `/ready` does, without a body."""
     return Response(status_code=200 if (await readiness(state_of(request)))["ready"] else 503)
 
 
-@router.get(_MODEL + "/ready", response_class=Response, responses=answer_schemas.NOT_READY)
-@router.get(_VERSION + "/ready", response_class=Response, responses=answer_schemas.NOT_READY)
+@router.get(_MODEL + "/ready", response_class=Response, responses=_NOT_READY)
+@router.get(_VERSION + "/ready", response_class=Response, responses=_NOT_READY)
 async def model_ready(request: Request, name: str, version: str = "") -> Response:
     """200 if a live worker serves the model; else 503."""
     state = state_of(request)
@@ -60,15 +64,15 @@ async def model_ready(request: Request, name: str, version: str = "") -> Respons
     )
 
 
-@router.get(_MODEL, response_model=answer_schemas.Model)
-@router.get(_VERSION, response_model=answer_schemas.Model)
-async def model_metadata(request: Request, name: str, version: str = "") -> dict[str, Any]:
+@router.get(_MODEL)
+@router.get(_VERSION)
+async def model_metadata(request: Request, name: str, version: str = "") -> Model:
     """The model's inputs and outputs."""
     return await metadata_of(asking_of(state_of(request), request.scope), name, version)
 
 
-@router.post(_MODEL + "/infer", openapi_extra=InferBody.openapi(), responses=answer_schemas.INFERRED)
-@router.post(_VERSION + "/infer", openapi_extra=InferBody.openapi(), responses=answer_schemas.INFERRED)
+@router.post(_MODEL + "/infer", openapi_extra=InferBody.openapi(), responses=_INFERRED)
+@router.post(_VERSION + "/infer", openapi_extra=InferBody.openapi(), responses=_INFERRED)
 async def infer(request: Request, name: str, version: str = "") -> Response:
     """A whole answer: a text's continuation, or embeddings of texts."""
     state = state_of(request)
@@ -83,8 +87,8 @@ async def infer(request: Request, name: str, version: str = "") -> Response:
     return await asyncio.to_thread(write) if call.plan.inputs else write()
 
 
-@router.post(_MODEL + "/generate", openapi_extra=GenerateBody.openapi(), responses=answer_schemas.GENERATED)
-@router.post(_VERSION + "/generate", openapi_extra=GenerateBody.openapi(), responses=answer_schemas.GENERATED)
+@router.post(_MODEL + "/generate", openapi_extra=GenerateBody.openapi(), responses=_GENERATED)
+@router.post(_VERSION + "/generate", openapi_extra=GenerateBody.openapi(), responses=_GENERATED)
 async def generate(request: Request, name: str, version: str = "") -> Response:
     """A text's continuation, whole."""
     state = state_of(request)
@@ -95,8 +99,8 @@ async def generate(request: Request, name: str, version: str = "") -> Response:
     return Response(json_bytes.dumps(answer), headers=call.headers(), media_type="application/json")
 
 
-@router.post(_MODEL + "/generate_stream", openapi_extra=GenerateBody.openapi(), responses=answer_schemas.STREAMED)
-@router.post(_VERSION + "/generate_stream", openapi_extra=GenerateBody.openapi(), responses=answer_schemas.STREAMED)
+@router.post(_MODEL + "/generate_stream", openapi_extra=GenerateBody.openapi(), responses=_STREAMED)
+@router.post(_VERSION + "/generate_stream", openapi_extra=GenerateBody.openapi(), responses=_STREAMED)
 async def generate_stream(request: Request, name: str, version: str = "") -> Response:
     """A text's continuation as server-sent events; the last has `finish_reason`, or `error`."""
     state = state_of(request)
@@ -131,17 +135,26 @@ def _list(values: Sequence[Any]) -> bytes:
 
 
 def _written(request: InferRequest, body: InferBody, outputs: list[Tensor], headers: dict[str, str]) -> Response:
-    output_docs, behind = [], []
+    output_docs, behind = list[Output](), list[bytes]()
     for one in outputs:
-        out: dict[str, Any] = {"name": one.name, "datatype": one.datatype, "shape": one.shape}
+        assert one.datatype != "BOOL"  # which only inputs are
+        out: Output = {"name": one.name, "datatype": one.datatype, "shape": one.shape}
         if body.binary_outputs(one.name):
             behind.append(one.raw())
             out["parameters"] = {"binary_data_size": len(behind[-1])}
         else:
-            out["data"] = orjson.Fragment(_list(one.values))
+            data: Any = orjson.Fragment(_list(one.values))
+            out["data"] = data
         output_docs.append(out)
-    id_field = {"id": request.id} if request.id else {}
-    head = json_bytes.dumps({"model_name": request.model, "model_version": VERSION, **id_field, "outputs": output_docs})
+    answer: Inferred = {
+        "model_name": request.model,
+        "model_version": VERSION,
+        "id": request.id,
+        "outputs": output_docs,
+    }
+    if not request.id:
+        del answer["id"]
+    head = json_bytes.dumps(answer)
     if not behind:
         return Response(head, headers=headers, media_type="application/json")
     headers = {**headers, _HEADER_LENGTH: str(len(head))}

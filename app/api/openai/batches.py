@@ -12,13 +12,14 @@ from starlette.responses import Response
 from app.api.http.headers import events_wanted
 from app.api.http.live_stream import AS_EVENTS, LiveStream
 from app.api.intake.request_body import read_short
-from app.api.openai.files import listed
 from app.api.state import state_of
 from app.batch.records import LIVE, Batch, BatchOrder
 from app.batch.window import read_window
 from app.errors import BatchOver, RequestError
 from app.ids import BatchId, FileId, new_batch_id
 from app.openai.batch_schemas import BatchesQuery, BatchRequest, as_object
+from app.openai.file_answers import BatchList, BatchObject
+from app.schemas.answers import ends
 from app.schemas.validation import parse
 from app.store import clock
 from app.tenants.admission import admitted
@@ -28,7 +29,7 @@ PATH = "/v1/batches"
 
 
 @router.post(PATH, openapi_extra=BatchRequest.openapi())
-async def create(request: Request) -> dict[str, Any]:
+async def create(request: Request) -> BatchObject:
     """A batch: all requests of a file, answered by idle engines within a time."""
     state = state_of(request)
     body = await read_short(request, BatchRequest)
@@ -68,17 +69,19 @@ def new_order(request: Request, id_: BatchId, endpoint: str, file: FileId, windo
     )
 
 
-@router.get(PATH, openapi_extra=BatchesQuery.openapi(), response_model=dict[str, Any], responses=AS_EVENTS)
-async def show_all(request: Request) -> dict[str, Any] | Response:
+@router.get(PATH, openapi_extra=BatchesQuery.openapi(), response_model=BatchList, responses=AS_EVENTS)
+async def show_all(request: Request) -> BatchList | Response:
     """The client's batches, the newest first. With `Accept: text/event-stream` again whenever one has changed."""
     state = state_of(request)
     query = parse(BatchesQuery, orjson.dumps(dict(request.query_params)))
     owner = state.api_keys.owner(request.scope)
 
-    async def look() -> dict[str, Any]:
+    async def look() -> BatchList:
         async with state.reading():
             batches, more = await state.batch_store.owned(owner, query.after or "", query.limit)
-            return listed([as_object(batch) for batch in batches], more=more)
+            data = [as_object(batch) for batch in batches]
+            first, last = ends(data)
+            return {"object": "list", "data": data, "first_id": first, "last_id": last, "has_more": more}
 
     async def check() -> None:
         if state.settings.require_keys:
@@ -91,12 +94,12 @@ async def show_all(request: Request) -> dict[str, Any] | Response:
 
 
 @router.get(f"{PATH}/{{batch}}")
-async def show(request: Request, batch: str) -> dict[str, Any]:
+async def show(request: Request, batch: str) -> BatchObject:
     return as_object(await _find(request, batch))
 
 
 @router.post(f"{PATH}/{{batch}}/cancel")
-async def cancel(request: Request, batch: str) -> dict[str, Any]:
+async def cancel(request: Request, batch: str) -> BatchObject:
     """No more lines are begun; the answers so far are in its output file soon. Idempotent."""
     record = await _find(request, batch)
     if record.status not in (*LIVE, "cancelled"):
@@ -106,18 +109,18 @@ async def cancel(request: Request, batch: str) -> dict[str, Any]:
 
 
 @router.post(f"{PATH}/{{batch}}/pause")
-async def pause(request: Request, batch: str) -> dict[str, Any]:
+async def pause(request: Request, batch: str) -> BatchObject:
     """Extension: no lines are computed until it is resumed. Its deadline stays. An ended batch stays as it is."""
     return await _set_paused(request, batch, paused=True)
 
 
 @router.post(f"{PATH}/{{batch}}/resume")
-async def resume(request: Request, batch: str) -> dict[str, Any]:
+async def resume(request: Request, batch: str) -> BatchObject:
     """Extension: continues a paused batch."""
     return await _set_paused(request, batch, paused=False)
 
 
-async def _set_paused(request: Request, batch: str, *, paused: bool) -> dict[str, Any]:
+async def _set_paused(request: Request, batch: str, *, paused: bool) -> BatchObject:
     record = await _find(request, batch)
     await state_of(request).batch_store.pause(record.order.id, paused=paused)
     return as_object(await _find(request, batch))

@@ -1,6 +1,6 @@
 """POST /v1/chat/completions and /v1/completions: one answer, or n, streamed or whole."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from app import json_bytes
-from app.api.http import answer_schemas
+from app.api.http.answered import answered
 from app.api.http.disconnect import until_client_left
 from app.api.http.headers import asks_to_keep
 from app.api.intake.calls import begin_or_join, give_up, placed_call
@@ -26,18 +26,21 @@ from app.dispatch.models.pipeline_named import PipelineNamed
 from app.endpoint_registry import CHAT, TEXT, CompletionEndpoint, StreamWriter
 from app.errors import Cancelled, ServerStops
 from app.ids import RequestId
+from app.openai.answer_types import ChatCompletion, ChatCompletionChunk, Refusal, TextCompletion, TextCompletionChunk
 from app.openai.schemas import ChatRequest, CompletionRequest
 
 router = APIRouter()
+_CHAT = answered(ChatCompletion, ChatCompletionChunk, Refusal, ends="[DONE]")
+_TEXT = answered(TextCompletion, TextCompletionChunk, Refusal, ends="[DONE]")
 
 
-@router.post(CHAT.path, openapi_extra=ChatRequest.openapi(), responses=answer_schemas.CHAT)
+@router.post(CHAT.path, openapi_extra=ChatRequest.openapi(), responses=_CHAT)
 async def chat_completions(request: Request) -> Response:
     """One answer (or n) to a conversation, streamed or whole."""
     return await answer(CHAT, request)
 
 
-@router.post(TEXT.path, openapi_extra=CompletionRequest.openapi(), responses=answer_schemas.TEXT)
+@router.post(TEXT.path, openapi_extra=CompletionRequest.openapi(), responses=_TEXT)
 async def completions(request: Request) -> Response:
     """The continuation of one prompt or several, streamed or whole."""
     return await answer(TEXT, request)
@@ -88,7 +91,7 @@ async def handle(endpoint: CompletionEndpoint, state: ApiState, raw: bytes, scop
 
 async def _read(
     call: Replay, writer: StreamWriter, receive: Receive, on_leave: Callable[[RequestId], Awaitable[None]] | None
-) -> dict[str, Any]:
+) -> Mapping[str, Any]:
     """A whole kept answer. Raises: the error that ended it."""
     try:
         return await until_client_left(writer.whole(), receive)

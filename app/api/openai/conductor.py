@@ -29,6 +29,7 @@ from app.dispatch.models.speech import WINDOW_S
 from app.endpoint_registry import CHAT, IMAGES
 from app.errors import Cancelled, DeadlineOver, EngineFailed, RequestError, XylemError
 from app.ids import new_request_id
+from app.openai.answer_types import StageDelta, StageOutput
 from app.openai.chat import writer as chat_writer
 from app.openai.images import ImageRequest
 from app.openai.pipeline import ChatText, stage_request
@@ -42,7 +43,7 @@ from app.tenants.cost import Used
 from app.tenants.limit_table import UNLIMITED
 from app.tenants.limits import begun_before
 
-Show = Callable[[Mapping[str, object]], Awaitable[None]]
+Show = Callable[[StageOutput | StageDelta], Awaitable[None]]
 
 _SMALL = 16 * 2**10  # bytes of a body that is decoded at once
 
@@ -75,7 +76,7 @@ class Conductor:
         self._charge = state.charge(scope)
         self._calls: list[Generation] = []
         self._text: ChatText | None = None  # of a chat
-        self.shown: list[Mapping[str, object]] = []  # what stages have made, if clients see it
+        self.shown: list[StageOutput] = []  # what stages have made, if clients see it
 
     @property
     def created(self) -> int:
@@ -107,7 +108,7 @@ class Conductor:
                 else:
                     chat.text = await self._written(stage, number, chat.text, show if stage.show else None)
             if stage.show:
-                self.shown.append(_made(stage, number, output=chat.text))
+                self.shown.append({"stage": number, "model": stage.model, "output": chat.text})
                 if show is not None:
                     await show(self.shown[-1])
         with self.in_last():
@@ -188,10 +189,10 @@ class Conductor:
             if show is None:
                 output = (await writer.whole())["choices"][0]["message"]["content"] or ""
             else:
-                output = await writer.read(lambda piece: show(_made(stage, number, delta=piece)))
+                output = await writer.read(lambda piece: show({"stage": number, "model": stage.model, "delta": piece}))
         if not output.strip():
             raise EngineFailed("It has written nothing.")
-        return str(output)
+        return output
 
     async def _heard(self, stage: Stage, sounds: Mapping[Origin, str]) -> list[str]:
         """Raises: XylemError."""
@@ -236,7 +237,3 @@ class Conductor:
         )
         self._calls.append(call)
         return call
-
-
-def _made(stage: Stage, number: int, **text: str) -> Mapping[str, object]:
-    return {"stage": number, "model": stage.model, **text}

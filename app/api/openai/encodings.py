@@ -1,7 +1,7 @@
 """POST /v1/embeddings, /v2/embed, /v1/score, /v1/rerank and /v1/classify: whole answers, made of vectors."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
 import orjson
@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
-from app.api.http import answer_schemas
+from app.api.http.answered import answers
 from app.api.intake.calls import placed_call
 from app.api.intake.client_limits import check_priority
 from app.api.intake.request_body import collect
@@ -17,46 +17,47 @@ from app.api.openai.alias_turn import other_plan
 from app.api.state import ApiState, asking_of, state_of
 from app.endpoint_registry import CLASSIFY, COHERE_EMBEDDINGS, EMBEDDINGS, RERANK, SCORE, Endpoint
 from app.endpoints import LARGE
+from app.openai.vector_answers import Classes, CohereEmbeddings, Embeddings, Reranked, Scores
 
 router = APIRouter()
 _DEPTH = 3  # of an answer's lists and objects down to an item, whose own are short
 Route = Callable[[Request], Awaitable[Response]]
 
 
-def _post(endpoint: Endpoint, answers: dict[int | str, dict[str, Any]]) -> Callable[[Route], Route]:
+def _post(endpoint: Endpoint, answer: Any) -> Callable[[Route], Route]:
     def register(route: Route) -> Route:
         for path in (endpoint.path, *endpoint.row.same):
-            router.post(path, openapi_extra=endpoint.schema.openapi(), responses=answers)(route)
+            router.post(path, openapi_extra=endpoint.schema.openapi(), responses=answers(answer))(route)
         return route
 
     return register
 
 
-@_post(EMBEDDINGS, answer_schemas.EMBEDDINGS)
+@_post(EMBEDDINGS, Embeddings)
 async def embeddings(request: Request) -> Response:
     """A vector for each text."""
     return await _handle(EMBEDDINGS, request)
 
 
-@_post(COHERE_EMBEDDINGS, answer_schemas.COHERE_EMBEDDINGS)
+@_post(COHERE_EMBEDDINGS, CohereEmbeddings)
 async def embed(request: Request) -> Response:
     """A vector for each text, in each form that is asked for: Cohere's API, which vLLM has too."""
     return await _handle(COHERE_EMBEDDINGS, request)
 
 
-@_post(SCORE, answer_schemas.SCORES)
+@_post(SCORE, Scores)
 async def score(request: Request) -> Response:
     """Scores how similar texts are: the cosine of their embeddings."""
     return await _handle(SCORE, request)
 
 
-@_post(RERANK, answer_schemas.RERANKED)
+@_post(RERANK, Reranked)
 async def rerank(request: Request) -> Response:
     """Documents ordered by how well they fit a query."""
     return await _handle(RERANK, request)
 
 
-@_post(CLASSIFY, answer_schemas.CLASSES)
+@_post(CLASSIFY, Classes)
 async def classify(request: Request) -> Response:
     """The class of each text, with the probabilities of all classes."""
     return await _handle(CLASSIFY, request)
@@ -82,7 +83,7 @@ async def handle(endpoint: Endpoint, state: ApiState, raw: bytes, scope: Scope, 
     return Response(content, headers=call.headers(), media_type="application/json")
 
 
-def dumped(answer: dict[str, Any]) -> memoryview:
+def dumped(answer: Mapping[str, Any]) -> memoryview:
     """JSON, written one item at a time, so that other threads run between: an answer may have a hundred megabytes."""
     buffer = bytearray()
     for piece in _pieces(answer, _DEPTH):

@@ -4,7 +4,7 @@ import asyncio
 import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import IO, Annotated, Any, Literal
+from typing import IO, Annotated, Literal
 
 import orjson
 from fastapi import APIRouter, Request
@@ -20,6 +20,8 @@ from app.batch.records import StoredFile
 from app.batch.storage import Storage, begun, in_thread
 from app.errors import RequestError, XylemError
 from app.ids import FileId, KeyId, new_file_id
+from app.openai.file_answers import FileDeleted, FileList, FileObject
+from app.schemas.answers import ends
 from app.schemas.body import Query
 from app.schemas.validation import parse
 from app.store import clock
@@ -43,7 +45,7 @@ class FilesQuery(Query):
 
 
 @router.post(PATH, openapi_extra=MULTIPART)
-async def upload(request: Request) -> dict[str, Any]:
+async def upload(request: Request) -> FileObject:
     """A file of requests for a batch, of up to XYLEM_MAX_FILE bytes; all of one API key have up to its quota."""
     state = state_of(request)
     await admitted()
@@ -90,7 +92,7 @@ async def _drop(storage: Storage, path: str) -> None:
         log.warning("file_left_behind", path=path, error=exc.message)
 
 
-@router.get(PATH, openapi_extra=FilesQuery.openapi(), response_model=dict[str, Any])
+@router.get(PATH, openapi_extra=FilesQuery.openapi(), response_model=FileList)
 async def show_all(request: Request) -> Response:
     """The client's files, newest or oldest first."""
     state = state_of(request)
@@ -105,13 +107,22 @@ async def show_all(request: Request) -> Response:
         )
 
         def written() -> bytes:
-            return orjson.dumps(listed([_object(file) for file in files], more=more))
+            data = [_object(file) for file in files]
+            first, last = ends(data)
+            answer: FileList = {
+                "object": "list",
+                "data": data,
+                "first_id": first,
+                "last_id": last,
+                "has_more": more,
+            }
+            return orjson.dumps(answer)
 
         return LongResponse(await asyncio.to_thread(written) if len(files) > _FEW else written(), state.answers)
 
 
 @router.get(f"{PATH}/{{file}}")
-async def show(request: Request, file: str) -> dict[str, Any]:
+async def show(request: Request, file: str) -> FileObject:
     return _object(await _find(request, file))
 
 
@@ -131,7 +142,7 @@ def _pieces(storage: Storage, path: str) -> Iterator[bytes]:
 
 
 @router.delete(f"{PATH}/{{file}}")
-async def delete(request: Request, file: str) -> dict[str, Any]:
+async def delete(request: Request, file: str) -> FileDeleted:
     """Deletes a file. A batch that has read it already continues."""
     state, record = state_of(request), await _find(request, file)
     await forget(_storage_of(state, record), state.files, record)
@@ -148,7 +159,7 @@ async def _find(request: Request, file: str) -> StoredFile:
     return await state.files.find(FileId(file), state.api_keys.owner(request.scope))
 
 
-def _object(file: StoredFile) -> dict[str, Any]:
+def _object(file: StoredFile) -> FileObject:
     return {
         "id": file.id,
         "object": "file",
@@ -160,9 +171,3 @@ def _object(file: StoredFile) -> dict[str, Any]:
         "status": "processed",
         "status_details": None,
     }
-
-
-def listed(objects: list[dict[str, Any]], *, more: bool) -> dict[str, Any]:
-    """A page of a list, in OpenAI's shape."""
-    first, last = (objects[0]["id"], objects[-1]["id"]) if objects else (None, None)
-    return {"object": "list", "data": objects, "first_id": first, "last_id": last, "has_more": more}

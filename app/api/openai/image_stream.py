@@ -9,8 +9,9 @@ from starlette.types import Receive, Scope, Send
 from app.api.http.error_shape import error_event
 from app.api.http.sse import Sse
 from app.dispatch.answering.generation import Generation
-from app.openai.image_events import ImageEvents, Kind
+from app.openai.image_events import ImageEvents
 from app.openai.images import PicturesRequest
+from app.openai.picture_answers import Kind
 
 
 class ImageStream(Response):

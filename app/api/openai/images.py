@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
-from app.api.http import answer_schemas
+from app.api.http.answered import answered
 from app.api.intake.calls import placed_call
 from app.api.intake.client_limits import check_priority
 from app.api.intake.request_body import collect
@@ -26,13 +26,15 @@ from app.endpoint_registry import IMAGES
 from app.endpoints import EDITS
 from app.errors import RequestError
 from app.media.source import MediaSource
-from app.openai.image_events import Kind
+from app.openai.answer_types import Refusal
 from app.openai.images import EditRequest, ImageRequest, ImageWriter, PicturesRequest, understand_edit
+from app.openai.picture_answers import Kind, PictureEvent, Pictures
 
 router = APIRouter()
+_ANSWERS = answered(Pictures, PictureEvent, Refusal)
 
 
-@router.post(IMAGES.path, openapi_extra=ImageRequest.openapi(), responses=answer_schemas.IMAGES)
+@router.post(IMAGES.path, openapi_extra=ImageRequest.openapi(), responses=_ANSWERS)
 async def generations(request: Request) -> Response:
     """Pictures of a text."""
     state = state_of(request)
@@ -40,7 +42,7 @@ async def generations(request: Request) -> Response:
     return await handle(state, raw, request.scope, request.receive)
 
 
-@router.post(EDITS.path, openapi_extra=form_schema(EditRequest, "image", "mask"), responses=answer_schemas.IMAGES)
+@router.post(EDITS.path, openapi_extra=form_schema(EditRequest, "image", "mask"), responses=_ANSWERS)
 async def edits(request: Request) -> Response:
     """Other pictures of a picture, or of a part of it, from a form."""
     state, scope = state_of(request), request.scope
@@ -116,7 +118,7 @@ async def answer(state: ApiState, scope: Scope, body: PicturesRequest, call: Gen
             files = await writer.files()
             paintings = call.plan.paintings
             urls = [await keep(state, scope, file, painting) for file, painting in zip(files, paintings, strict=True)]
-            doc = writer.answer([{"url": url} for url in urls])
+            doc = writer.answer(urls=urls)
         else:
             doc = await writer.whole()
     content = await asyncio.to_thread(orjson.dumps, doc)  # some megabytes

@@ -13,6 +13,8 @@ from app.dispatch.asking import Asking
 from app.dispatch.models.pipeline_named import PipelineNamed
 from app.endpoint_registry import CHAT
 from app.errors import RequestError
+from app.openai.answer_types import ChatCompletionChunk, StageDelta, StageOutput
+from app.openai.chat import writer
 from app.openai.schemas import ChatRequest
 
 
@@ -30,7 +32,7 @@ async def chat(
     body, call = await conductor.chat(raw)
     with conductor.in_last():
         async with call:
-            answer = await CHAT.writer(call, body).whole()
+            answer = await writer(call, body).whole()
     if conductor.shown:
         answer["stages"] = conductor.shown
     return Response(await call.made(orjson.dumps, answer), headers=call.headers(), media_type="application/json")
@@ -47,19 +49,19 @@ class _ChatStream(EventStream):
         conductor = self._conductor
         sse.headers = conductor.headers
 
-        async def show(chunk: object) -> None:
+        async def show(chunk: StageOutput | StageDelta) -> None:
             await sse.start()
             await sse.write(b"data: %b\n\n" % orjson.dumps(_chunk(conductor, chunk)))
 
         body, self._call = await conductor.chat(self._raw, show)
-        self._writer = CHAT.writer(self._call, body)
+        self._writer = writer(self._call, body)
         if not sse.started:
             sse.headers = self._call.headers
         with conductor.in_last():
             await self._run(sse, receive)
 
 
-def _chunk(conductor: Conductor, chunk: object) -> dict[str, object]:
+def _chunk(conductor: Conductor, chunk: StageOutput | StageDelta) -> ChatCompletionChunk:
     """A stage's chunk. Its choice says nothing: many clients look at the first one of every chunk."""
     return {
         "id": conductor.id,

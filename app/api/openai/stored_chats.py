@@ -10,7 +10,6 @@ from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
 from app import json_bytes
-from app.api.http.answer_schemas import StoredChatCompletion, StoredChatList
 from app.api.http.long_response import LongResponse
 from app.api.intake.request_body import read_short
 from app.api.resumable.store import Found
@@ -21,6 +20,8 @@ from app.endpoint_registry import CHAT
 from app.errors import ModelNotFound, RequestError, RequestNotFound
 from app.ids import KeyId, RequestId
 from app.messages.kept import StoredChat
+from app.openai.answer_types import ChatDeleted, StoredChatCompletion, StoredChatList
+from app.openai.chat import writer
 from app.openai.responses.items import page
 from app.openai.schemas import ChatRequest
 from app.openai.stored_chat import MessagesQuery, MetadataChange, StoredChatsQuery, WrittenAnswer, messages_of
@@ -64,8 +65,9 @@ async def _listed(state: ApiState, request: Request, key: KeyId, query: StoredCh
             continue
         remaining_bytes -= len(objects[id_])
     first = next(iter(objects), None)
-    data = [orjson.Fragment(raw) for raw in objects.values()]
-    return orjson.dumps({"object": "list", "data": data, "first_id": first, "last_id": last, "has_more": more})
+    data: list[Any] = [orjson.Fragment(raw) for raw in objects.values()]
+    page: StoredChatList = {"object": "list", "data": data, "first_id": first, "last_id": last, "has_more": more}
+    return orjson.dumps(page)
 
 
 @router.get(f"{PATH}/{{chat}}", response_model=StoredChatCompletion)
@@ -90,7 +92,7 @@ async def change(request: Request, chat: str) -> Response:
 
 
 @router.delete(f"{PATH}/{{chat}}")
-async def delete(request: Request, chat: str) -> dict[str, Any]:
+async def delete(request: Request, chat: str) -> ChatDeleted:
     """Deletes it."""
     state = state_of(request)
     async with state.reading():
@@ -127,7 +129,7 @@ async def _shown(state: ApiState, request: Request, existing: Found, chat: Store
     body, plan = await CHAT.understand(asking, existing.kept.body)
     batches = await state.resumable_store.written(existing.kept.id)
     answer = WrittenAnswer(existing.kept, plan, chain.from_iterable(batches))
-    whole = await CHAT.writer(answer, body).whole() | {"metadata": chat.metadata}
+    whole: StoredChatCompletion = {**await writer(answer, body).whole(), "metadata": chat.metadata}
     return await answer.made(json_bytes.dumps, whole)
 
 

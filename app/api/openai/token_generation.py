@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from app import json_bytes
-from app.api.http.answer_schemas import ChatLogprobs, PromptLogprobs, Refusal, Shape, Usage, answered
+from app.api.http.answered import answered
 from app.api.intake.calls import placed_call
 from app.api.intake.client_limits import check_priority
 from app.api.intake.request_body import collect
@@ -15,47 +15,12 @@ from app.api.openai.sse_response import EventStream
 from app.api.state import asking_of, state_of
 from app.endpoint_registry import TEXT
 from app.errors import RequestError
-from app.openai.token_generation import GenerateRequest, TokensWriter
+from app.openai.answer_types import Refusal
+from app.openai.token_generation import Chunk, Generated, GenerateRequest, TokensWriter
 from app.schemas.validation import parse_off_loop
 
 router = APIRouter()
 PATH = "/inference/v1/generate"
-
-
-class LikelyToken(Shape):
-    token_id: int
-    logprob: float
-    rank: int | None
-
-
-class ChosenToken(LikelyToken):
-    top_logprobs: list[LikelyToken]  # itself first
-
-
-class Choice(Shape):
-    class Logprobs(Shape):
-        content: list[ChosenToken]
-
-    index: int
-    token_ids: list[int]
-    text: str = ""  # in the mode `text`
-    logprobs: Logprobs | ChatLogprobs | None
-    finish_reason: str | None
-    stop_reason: str | int | None
-
-
-class Chunk(Shape):
-    request_id: str
-    output_mode: str
-    choices: list[Choice]
-    prompt_token_ids: list[int] | None = None  # once, if they were asked for
-    usage: Usage | None = None
-
-
-class Generated(Chunk):
-    model: str
-    created: int  # seconds since the epoch
-    prompt_logprobs: PromptLogprobs | None
 
 
 @router.post(

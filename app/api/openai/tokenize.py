@@ -3,7 +3,9 @@
 import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
+from typing_extensions import TypedDict
 
+from app.api.http.answered import answers
 from app.api.intake.request_body import collect
 from app.api.state import asking_of, state_of
 from app.dispatch.asking import Asking
@@ -19,7 +21,18 @@ _ID = 12  # bytes of a token id in a body, with its separators
 _REST = 64 * 2**10  # bytes of a body besides token ids
 
 
-@router.post("/tokenize", openapi_extra=TokenizeRequest.openapi())
+class Tokenized(TypedDict, closed=True):
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str | None] | None
+
+
+class Detokenized(TypedDict, closed=True):
+    prompt: str
+
+
+@router.post("/tokenize", openapi_extra=TokenizeRequest.openapi(), responses=answers(Tokenized))
 async def tokenize(request: Request) -> Response:
     """The token ids of a prompt or of a conversation, which need not fit the context."""
     state = state_of(request)
@@ -34,7 +47,7 @@ async def tokenize(request: Request) -> Response:
     )
 
 
-@router.post("/detokenize", openapi_extra=DetokenizeRequest.openapi())
+@router.post("/detokenize", openapi_extra=DetokenizeRequest.openapi(), responses=answers(Detokenized))
 async def detokenize(request: Request) -> Response:
     """The text of token ids."""
     state = state_of(request)
@@ -55,14 +68,21 @@ def _tokenized(asking: Asking, body: TokenizeRequest, samples: Samples) -> bytes
     else:
         ids = model.count(body.prompt or "", add_special_tokens=body.add_special_tokens is not False)
     strings = [model.tokenizer.raw.id_to_token(id_) for id_ in ids] if body.return_token_strs else None
-    return orjson.dumps({"count": len(ids), "max_model_len": model.context_len, "tokens": ids, "token_strs": strings})
+    answer: Tokenized = {
+        "count": len(ids),
+        "max_model_len": model.context_len,
+        "tokens": ids,
+        "token_strs": strings,
+    }
+    return orjson.dumps(answer)
 
 
 def _detokenized(asking: Asking, body: DetokenizeRequest) -> bytes:
     model = asking.find_model(body.model, task=None)
     if body.tokens:
         model.check_tokens(body.tokens)
-    return orjson.dumps({"prompt": model.tokenizer.decode(body.tokens, skip_special_tokens=False)})
+    answer: Detokenized = {"prompt": model.tokenizer.decode(body.tokens, skip_special_tokens=False)}
+    return orjson.dumps(answer)
 
 
 def _json(content: bytes) -> Response:

@@ -3,17 +3,15 @@
 A job is a kept request (`app/api/resumable/`): it needs no client, and outlives the API replica that began it.
 """
 
-from typing import Any
-
 import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from app.api.http import answer_schemas, x_request_id
+from app.api.http import x_request_id
+from app.api.http.answered import answers
 from app.api.http.request_trace import place_of, trace_of
 from app.api.intake.calls import patiently, start
 from app.api.intake.client_limits import check_priority
-from app.api.openai.files import listed
 from app.api.openai.form import read_form
 from app.api.openai.picture_files import kept_file
 from app.api.resumable.store import Found
@@ -25,7 +23,9 @@ from app.endpoint_registry import VIDEOS
 from app.errors import FileGone, ModelNotFound, RequestError, RequestNotFound
 from app.ids import FileId, RequestId, new_request_id
 from app.messages.kept import KeptRequest
+from app.openai.picture_answers import Video, VideoDeleted, VideoList
 from app.openai.videos import VideoRequest, VideosQuery, as_object
+from app.schemas.answers import ends
 from app.schemas.validation import parse
 from app.store import clock
 from app.store.page import page
@@ -35,7 +35,7 @@ router = APIRouter()
 PATH, KIND = VIDEOS.path, VIDEOS.row.kind
 
 
-@router.post(PATH, openapi_extra=VideoRequest.openapi(), responses=answer_schemas.VIDEO)
+@router.post(PATH, openapi_extra=VideoRequest.openapi(), responses=answers(Video))
 async def create(request: Request) -> Response:
     """Begins a video, from a form or JSON."""
     state, scope = state_of(request), request.scope
@@ -82,13 +82,13 @@ async def create(request: Request) -> Response:
     return _json(as_object(kept_request, body, plan, [], state.settings.media_keep_s))
 
 
-@router.get(PATH, openapi_extra=VideosQuery.openapi(), responses=answer_schemas.VIDEO_LIST)
-async def show_all(request: Request) -> dict[str, Any]:
+@router.get(PATH, openapi_extra=VideosQuery.openapi())
+async def show_all(request: Request) -> VideoList:
     """The client's videos, newest or oldest first."""
     state, key = state_of(request), state_of(request).api_keys.owner(request.scope)
     query = parse(VideosQuery, orjson.dumps(dict(request.query_params)))
     name, ids = state.keys.videos_of(key), [query.after] if query.after else []
-    objects: list[dict[str, Any]] = []
+    objects: list[Video] = []
     lost_ids: list[str] = []
     more = True
     while more and len(objects) < query.limit:
@@ -102,10 +102,11 @@ async def show_all(request: Request) -> dict[str, Any]:
                 continue
     if lost_ids:
         await state.wire.execute([("ZREM", name, *lost_ids)])
-    return listed(objects, more=more)
+    first, last = ends(objects)
+    return {"object": "list", "data": objects, "first_id": first, "last_id": last, "has_more": more}
 
 
-@router.get(f"{PATH}/{{video}}", responses=answer_schemas.VIDEO)
+@router.get(f"{PATH}/{{video}}", responses=answers(Video))
 async def show(request: Request, video: str) -> Response:
     """Shows how far the video is."""
     state = state_of(request)
@@ -121,8 +122,8 @@ async def content(request: Request, video: str) -> Response:
     return await kept_file(request, video, "video")
 
 
-@router.delete(f"{PATH}/{{video}}", responses=answer_schemas.VIDEO_DELETED)
-async def delete(request: Request, video: str) -> dict[str, Any]:
+@router.delete(f"{PATH}/{{video}}")
+async def delete(request: Request, video: str) -> VideoDeleted:
     """Stops it if it is being made, and deletes it."""
     state, record = state_of(request), await _find(request, video)
     kept_request = record.kept
@@ -151,12 +152,12 @@ async def _find(request: Request, video: str) -> Found:
     return record
 
 
-async def _object(state: ApiState, existing: Found) -> dict[str, Any]:
+async def _object(state: ApiState, existing: Found) -> Video:
     body, plan = await VIDEOS.understand(Asking(state), existing.kept.body)
     async with state.reading():
         events = [event for batch in await state.resumable_store.written(existing.kept.id) for event in batch]
     return as_object(existing.kept, body, plan, events, state.settings.media_keep_s)
 
 
-def _json(video: dict[str, Any]) -> Response:
+def _json(video: Video) -> Response:
     return Response(orjson.dumps(video), media_type="application/json")

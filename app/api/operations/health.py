@@ -8,13 +8,14 @@ from typing import Any
 
 import orjson
 from fastapi import APIRouter, Request
-from msgspec.structs import asdict
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import PlainTextResponse, Response
 
+from app.anthropic.answer_types import AnthropicModel, AnthropicModels
 from app.anthropic.model_cards import anthropics_card, anthropics_list
-from app.api.http.answer_schemas import ModelCard, ModelList, ScrapeTarget
+from app.api.http.answered import answers
 from app.api.http.error_shape import is_anthropics
+from app.api.operations.answer_types import Live, ModelCard, ModelList, Readiness, ScrapeTarget, ServedBy, Version
 from app.api.operations.deployment_metrics import DeploymentMetrics
 from app.api.state import ApiState, state_of
 from app.dispatch.models.models import Model
@@ -30,7 +31,7 @@ from app.tenants.records import Client
 router = APIRouter()
 _JSON = "application/json"
 _DEPLOYMENT = DeploymentMetrics()
-_NOT_READY: dict[int | str, dict[str, Any]] = {503: {"content": {"application/json": {}}, "description": "Not ready"}}
+_READINESS = answers(Readiness) | {503: {"model": Readiness, "description": "Not ready"}}
 
 
 def _takes(state: ApiState, model: Model, kind: MediaKind, known: bool) -> bool:
@@ -41,17 +42,12 @@ def _takes(state: ApiState, model: Model, kind: MediaKind, known: bool) -> bool:
     return model.task == "generate" and expansions is not None and kind in expansions.known_signs(model.pools)
 
 
-def _card(state: ApiState, model: Model) -> dict[str, Any]:
+def _card(state: ApiState, model: Model) -> ModelCard:
     """A model's card, with what its name stands for, if that is no model's own."""
     alias, pipeline = state.aliases.table.get(model.name), state.pipelines.get(model.name)
-    stands_for: dict[str, Any] = {}
-    hears = False  # a stage writes down speech
-    if alias is not None:
-        stands_for["alias"] = alias.model_dump()
-    if pipeline is not None:
-        stands_for["pipeline"] = [stage.model for stage in pipeline.stages]
-        hears = any(state.models[stage.model].task == "transcribe" for stage in pipeline.stages)
-    return stands_for | {
+    stages = [] if pipeline is None else [stage.model for stage in pipeline.stages]
+    hears = any(state.models[stage].task == "transcribe" for stage in stages)  # one writes down speech
+    card: ModelCard = {
         "id": model.name,
         "object": "model",
         "created": state.started,
@@ -70,10 +66,15 @@ def _card(state: ApiState, model: Model) -> dict[str, Any]:
         "sampling_defaults": {**model.defaults},
         "parent": model.parent,
     }
+    if alias is not None:
+        card["alias"] = alias
+    if pipeline is not None:
+        card["pipeline"] = stages
+    return card
 
 
-@router.get("/v1/models", response_model=ModelList, response_model_exclude_unset=True)
-async def models(request: Request) -> dict[str, Any] | Response:
+@router.get("/v1/models", response_model=ModelList | AnthropicModels)
+async def models(request: Request) -> ModelList | Response:
     """The models, aliases and pipelines, whether or not a worker is up. In Anthropic's shape with `anthropic-version`.
 
     Anthropic's has no pipelines: /v1/messages serves none.
@@ -104,8 +105,8 @@ def _allowed(client: Client, models: dict[str, Model]) -> dict[str, Model]:
     return {name: model for name, model in models.items() if may_ask(client.within, name)}
 
 
-@router.get("/v1/models/{name:path}", response_model=ModelCard, response_model_exclude_unset=True)
-async def one_model(request: Request, name: str) -> dict[str, Any] | Response:
+@router.get("/v1/models/{name:path}", response_model=ModelCard | AnthropicModel)
+async def one_model(request: Request, name: str) -> ModelCard | Response:
     state = state_of(request)
     client = state.api_keys.client(request.scope)
     models_by_name = _named(state, client) | ({} if is_anthropics(request.scope) else _pipelines(state, client))
@@ -120,16 +121,13 @@ async def one_model(request: Request, name: str) -> dict[str, Any] | Response:
     card = _card(state, model)
     models = [state.models[stage] for stage in dict.fromkeys(card["pipeline"])] if "pipeline" in card else [model]
     pools = [pool for one in models for pool in (*one.pools, *one.prefill_pools)]
-    pipeline = "pipeline" in card
-    return card | ({} if pipeline else await _template(model)) | {"pools": await _served_by(state, pools)}
-
-
-async def _template(model: Model) -> dict[str, Any]:
-    """Settings of a model's chat template that clients may ask for."""
-    if model.task != "generate":
-        return {"chat_template_kwargs": [], "reasoning_efforts": []}
-    efforts = await asyncio.to_thread(known_efforts, model.tokenizer)
-    return {"chat_template_kwargs": settable(model.tokenizer), "reasoning_efforts": efforts}
+    if "pipeline" not in card:
+        generates, tokenizer = model.task == "generate", model.tokenizer
+        card["chat_template_kwargs"] = settable(tokenizer) if generates else []
+        efforts = await asyncio.to_thread(known_efforts, tokenizer) if generates else []
+        card["reasoning_efforts"] = efforts
+    card["pools"] = await _served_by(state, pools)
+    return card
 
 
 @router.delete("/v1/models/{name:path}")
@@ -142,13 +140,13 @@ async def delete_model(request: Request, name: str) -> None:
     raise Forbidden(f"The model '{name}' can't be deleted by this API: its operator declares it.")
 
 
-async def _served_by(state: ApiState, names: Sequence[PoolId]) -> list[dict[str, Any]]:
+async def _served_by(state: ApiState, names: Sequence[PoolId]) -> list[ServedBy]:
     """The pools with their live workers' engines; without Redis, no worker is known."""
     try:
         leases = await state.fleet.live(names)
     except StoreDown:
         leases = []
-    cards = []
+    cards: list[ServedBy] = []
     for name in names:
         pool, workers = state.pools[name], [lease.worker for lease in leases if lease.worker.pool == name]
         cards.append(
@@ -174,20 +172,20 @@ async def _served_by(state: ApiState, names: Sequence[PoolId]) -> list[dict[str,
 
 
 @router.get("/live")
-async def live() -> dict[str, str]:
+async def live() -> Live:
     """The process answers."""
     return {"status": "ok"}
 
 
-@router.get("/health", responses=_NOT_READY)
-@router.get("/ready", responses=_NOT_READY)
+@router.get("/health", responses=_READINESS)
+@router.get("/ready", responses=_READINESS)
 async def ready(request: Request) -> Response:
     """200 if Redis answers, tokens can be received, and at least one worker is live, here or elsewhere; else 503."""
     body = await readiness(state_of(request))
     return Response(orjson.dumps(body), 200 if body["ready"] else 503, media_type="application/json")
 
 
-async def readiness(state: ApiState) -> dict[str, Any]:
+async def readiness(state: ApiState) -> Readiness:
     """`ready`, what it depends on, and the live workers of each model."""
     models = state.models.values()
     try:
@@ -198,9 +196,9 @@ async def readiness(state: ApiState) -> dict[str, Any]:
     workers = {m.name: sum(_answers(lease, m) for lease in leases) for m in models}
     is_subscribed = state.inbox.subscribed.is_set()
     ok = redis and is_subscribed and (any(workers.values()) or state.cells.load(list(state.pools)).capacity > 0)
-    body: dict[str, Any] = {"ready": ok, "redis": redis, "subscribed": is_subscribed, "workers": workers}
+    body: Readiness = {"ready": ok, "redis": redis, "subscribed": is_subscribed, "workers": workers}
     if cells := state.cells.states():
-        body["cells"] = {name: asdict(cell) for name, cell in cells.items()}
+        body["cells"] = {name: {"reachable": cell.reachable, "requests": cell.requests} for name, cell in cells.items()}
     return body
 
 
@@ -216,8 +214,8 @@ async def metrics(request: Request) -> Response:
     return Response(await _DEPLOYMENT.shown(state_of(request)), media_type=CONTENT_TYPE_LATEST)
 
 
-@router.get("/sd", response_model=list[ScrapeTarget])
-async def workers_to_scrape(request: Request) -> list[dict[str, Any]]:
+@router.get("/sd")
+async def workers_to_scrape(request: Request) -> list[ScrapeTarget]:
     """The workers with a port of their own (`XYLEM_WORKER_PORT`), for Prometheus' HTTP service discovery.
 
     Batch workers are in the pool `batch`.
@@ -246,5 +244,5 @@ async def timeline(http: Request, request: str) -> dict[str, Any]:
 
 
 @router.get("/version")
-async def show_version() -> dict[str, str]:
+async def show_version() -> Version:
     return {"version": version("xylem-serve")}

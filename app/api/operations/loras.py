@@ -6,10 +6,10 @@ from fastapi import APIRouter, Request
 from starlette.responses import PlainTextResponse, Response
 
 from app.adapters.progress import Progress, progress
-from app.api.http.answer_schemas import AdapterCard, AdapterList, Removed
 from app.api.intake.request_body import read_short
 from app.api.operations import adapter_changes as changes
 from app.api.operations.admin import Admin
+from app.api.operations.answer_types import AdapterCard, AdapterList, Removed
 from app.api.operations.audited_route import AuditedRoute
 from app.api.state import ApiState
 from app.errors import AdapterFailed, RequestError
@@ -21,7 +21,7 @@ router = APIRouter(tags=["admin"], route_class=AuditedRoute)
 _TEXT: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {}}}}
 
 
-def _card(adapter: Adapter, progress: Progress) -> dict[str, Any]:
+def _card(adapter: Adapter, progress: Progress) -> AdapterCard:
     return {
         "name": adapter.name,
         "version": adapter.version,
@@ -37,8 +37,8 @@ def _card(adapter: Adapter, progress: Progress) -> dict[str, Any]:
     }
 
 
-@router.get("/admin/loras", response_model=AdapterList)
-async def list_adapters(state: Admin) -> dict[str, Any]:
+@router.get("/admin/loras")
+async def list_adapters(state: Admin) -> AdapterList:
     """All adapters, who has them, and why others don't."""
     adapters = await changes.registry(state).all()
     leases = await state.fleet.live(list(state.pools))
@@ -49,8 +49,8 @@ async def list_adapters(state: Admin) -> dict[str, Any]:
     return {"data": [_card(adapter, stands) for adapter, stands in standings]}
 
 
-@router.post("/admin/loras", response_model=AdapterCard, openapi_extra=NewAdapter.openapi())
-async def add_adapter(request: Request, state: Admin) -> dict[str, Any]:
+@router.post("/admin/loras", openapi_extra=NewAdapter.openapi())
+async def add_adapter(request: Request, state: Admin) -> AdapterCard:
     """Answers when as many workers of each pool as it wants have it, of those that live there by then.
 
     `failed` says why others could not load it, and `missing` how many fewer than wanted have it, by pool: those don't
@@ -64,15 +64,15 @@ async def add_adapter(request: Request, state: Admin) -> dict[str, Any]:
     return _card(*await changes.add(state, adapter))
 
 
-@router.post("/admin/loras/{name}", response_model=AdapterCard, openapi_extra=NewVersion.openapi())
-async def swap_adapter(request: Request, state: Admin, name: str) -> dict[str, Any]:
+@router.post("/admin/loras/{name}", openapi_extra=NewVersion.openapi())
+async def swap_adapter(request: Request, state: Admin, name: str) -> AdapterCard:
     """Other weights under the same name. From the answer on, nothing begins with the old ones."""
     body = await read_short(request, NewVersion)
     return _card(*await changes.swap(state, name, body.source, body.sha256))
 
 
-@router.delete("/admin/loras/{name}", response_model=Removed)
-async def remove_adapter(state: Admin, name: str) -> dict[str, Any]:
+@router.delete("/admin/loras/{name}")
+async def remove_adapter(state: Admin, name: str) -> Removed:
     """Removes an adapter: from the answer on, nothing begins with it. What runs is finished."""
     await changes.remove(state, name)
     return {"name": name, "removed": True}

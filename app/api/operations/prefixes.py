@@ -1,14 +1,13 @@
 """Prefixes that caches have before they are asked for, for operators. With `XYLEM_ADMIN_KEY`, or on loopback only."""
 
 from functools import partial
-from typing import Any
 
 from fastapi import APIRouter, Request
 
-from app.api.http.answer_schemas import PrefixCard, PrefixDropped, PrefixList
 from app.api.intake.request_body import collect
 from app.api.operations import prefix_changes as changes
 from app.api.operations.admin import Admin
+from app.api.operations.answer_types import PrefixCard, PrefixDropped, PrefixList
 from app.api.operations.audited_route import AuditedRoute
 from app.api.operations.prefix_standing import PrefixStanding, is_warm, standing
 from app.dispatch.asking import Asking
@@ -20,15 +19,15 @@ from app.schemas.validation import parse_off_loop
 router = APIRouter(prefix="/admin/prefixes", tags=["admin"], route_class=AuditedRoute)
 
 
-@router.get("", response_model=PrefixList)
-async def list_prefixes(state: Admin) -> dict[str, Any]:
+@router.get("")
+async def list_prefixes(state: Admin) -> PrefixList:
     """All that are kept now, and how many caches have each."""
     pairs = [(prefix, await standing(state, prefix, pools)) for prefix, pools in await changes.pinned(state)]
     return {"data": [_card(*one) for one in pairs]}
 
 
-@router.post("", response_model=PrefixCard, openapi_extra=NewPrefix.openapi())
-async def pin_prefix(request: Request, state: Admin) -> dict[str, Any]:
+@router.post("", openapi_extra=NewPrefix.openapi())
+async def pin_prefix(request: Request, state: Admin) -> PrefixCard:
     """Answers when the caches that are to have it have it, or after `wait_s`: `warm` says which."""
     raw = await collect(request.scope, request.receive, state.settings.max_body)
     asking = Asking(state)
@@ -37,14 +36,14 @@ async def pin_prefix(request: Request, state: Admin) -> dict[str, Any]:
     return _card(*await changes.pin(state, body, tokens))
 
 
-@router.delete("/{prefix}", response_model=PrefixDropped)
-async def drop_prefix(state: Admin, prefix: str) -> dict[str, Any]:
+@router.delete("/{prefix}")
+async def drop_prefix(state: Admin, prefix: str) -> PrefixDropped:
     """Drops a prefix: it is evicted as any other from now on, and removed from the pool's store."""
     await changes.drop(state, PrefixId(prefix))
     return {"id": prefix, "dropped": True}
 
 
-def _card(prefix: Prefix, standings: dict[PoolId, PrefixStanding]) -> dict[str, Any]:
+def _card(prefix: Prefix, standings: dict[PoolId, PrefixStanding]) -> PrefixCard:
     return {
         "id": prefix.id,
         "model": prefix.model,

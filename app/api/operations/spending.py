@@ -1,11 +1,11 @@
 """Shows operators what tenants and keys with limits have spent."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import NotRequired
 
 from fastapi import APIRouter
+from typing_extensions import TypedDict
 
-from app.api.http.answer_schemas import Shape
 from app.api.operations.admin import Admin
 from app.api.operations.tenant_changes import registry
 from app.store import clock
@@ -17,7 +17,7 @@ from app.tenants.records import Client, Tenant
 router = APIRouter(prefix="/admin", tags=["admin"])
 
 
-class BudgetSpent(Shape):
+class BudgetSpent(TypedDict, closed=True):
     amount: float
     unit: Unit
     per: Period
@@ -25,23 +25,23 @@ class BudgetSpent(Shape):
     ends: str  # of the day, week or month, when the next one begins
 
 
-class Spent(Shape):
+class Spent(TypedDict, closed=True):
     """The use of each limit that there is."""
 
-    budget: BudgetSpent | None = None
-    parallel: int | None = None  # requests that run now
-    requests_left: int | None = None  # of this minute's, here and below
-    tokens_left: int | None = None
+    budget: NotRequired[BudgetSpent]
+    parallel: NotRequired[int]  # requests that run now
+    requests_left: NotRequired[int]  # of this minute's, here and below
+    tokens_left: NotRequired[int]
 
 
-class Spending(Shape):
+class Spending(TypedDict, closed=True):
     tenants: dict[str, Spent]  # by name; those that have such limits
     keys: dict[str, Spent]  # by id
     usage_recorded: bool  # whether /admin/usage has anything
 
 
-@router.get("/spending", response_model=Spending, response_model_exclude_none=True)
-async def spending(state: Admin) -> dict[str, Any]:
+@router.get("/spending")
+async def spending(state: Admin) -> Spending:
     """Shows how much of their rates, parallel requests and budgets tenants and keys have used.
 
     Batches' own rates are not shown.
@@ -60,12 +60,12 @@ async def spending(state: Admin) -> dict[str, Any]:
     }
 
 
-def _shown(accounts: Iterable[tuple[str, Account]], balances: dict[str, Left]) -> dict[str, dict[str, Any]]:
+def _shown(accounts: Iterable[tuple[str, Account]], balances: dict[str, Left]) -> dict[str, Spent]:
     return {name: _of(account, balances[account.name]) for name, account in accounts if account.name in balances}
 
 
-def _of(account: Account, balance: Left) -> dict[str, Any]:
-    card: dict[str, Any] = {}
+def _of(account: Account, balance: Left) -> Spent:
+    card: Spent = {}
     if (budget := account.budget) is not None:
         ends = iso(period(budget.per, clock.now())[1])
         card["budget"] = {

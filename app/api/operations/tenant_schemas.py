@@ -5,13 +5,16 @@ The OpenAPI document has them, too.
 
 from typing import TYPE_CHECKING, Any
 
-from pydantic import create_model
+from pydantic import BaseModel, ConfigDict, create_model
 
-from app.api.http.answer_schemas import Shape
 from app.schemas.body import Body
 from app.tenants.limit_table import ROWS, Kind
 from app.tenants.records import DEFAULT
 from app.tenants.wanted import KeyName, ModelName, Sha256, WantedLimits, WantedPrice, WantedTenant
+
+
+class Shape(BaseModel):
+    model_config = ConfigDict(extra="forbid")
 
 
 class NewTenant(WantedTenant, Body):

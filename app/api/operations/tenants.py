@@ -7,10 +7,10 @@ from fastapi import APIRouter, Request
 from msgspec import structs
 from pydantic import Field
 
-from app.api.http.answer_schemas import Removed
 from app.api.intake.request_body import read_short
 from app.api.operations import tenant_schemas as shapes
 from app.api.operations.admin import Admin
+from app.api.operations.answer_types import Removed
 from app.api.operations.audited_route import AuditedRoute
 from app.api.operations.tenant_changes import change, merged, registry
 from app.errors import KeyNotFound, RequestError, TenantNotFound

@@ -12,6 +12,7 @@ from app.api.resumable.store import Lost, check_room
 from app.errors import ConversationGone, ConversationLocked, RequestError, Saturated
 from app.ids import ConversationId, KeyId, RequestId, new_conversation_id
 from app.keys import Keys
+from app.openai.responses.answer_types import Conversation as ShownConversation
 from app.schemas.body import MOST
 from app.store import Wire, clock
 from app.store.scripts import CONVERSE, END_CONVERSATION, READ_ITEMS, SET_CONVERSATION, UNSAY
@@ -32,7 +33,7 @@ class Conversation(Struct, frozen=True):
     created: int  # seconds since the epoch
     metadata: dict[str, str]
 
-    def shown(self) -> dict[str, Any]:
+    def shown(self) -> ShownConversation:
         return {"id": self.id, "object": "conversation", "created_at": self.created, "metadata": self.metadata}
 
 

@@ -1,6 +1,6 @@
 """Finds how a model writes reasoning and tool calls, by its pool's settings or its chat template."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from app.dialects.dialect import Dialect
 from app.dialects.names import guess_dialect, own_name
@@ -19,7 +19,7 @@ class Writing(NamedTuple):
     reasons: bool = False  # answers are parsed even if the request offers no tools
     begun: bool = False  # answers begin inside reasoning, whatever their prompts end with
     special: bool = False  # the markers of reasoning are special tokens
-    reasoning_field: str = "reasoning_content"  # of a chat's messages
+    reasoning_field: Literal["reasoning_content", "reasoning"] = "reasoning_content"  # of a chat's messages
     markers: tuple[str, str] | None = None  # of reasoning, where the pool names them
 
 

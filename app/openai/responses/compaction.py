@@ -1,11 +1,12 @@
 """Compaction: the model writes a summary of a conversation, and clients send it instead of the conversation."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
 from app.errors import EngineFailed
+from app.openai.responses.answer_types import Compacted
 from app.openai.responses.input_items import InputItem, InputMessage, Items
 from app.openai.responses.items import items_of
 from app.openai.responses.opaque import enclose
@@ -37,12 +38,13 @@ class CompactRequest(GenerationRequest):
         )
 
 
-def compacted(progress: ResponseObject, items: Sequence[InputItem]) -> dict[str, Any]:
+def compacted(progress: ResponseObject, items: Sequence[InputItem]) -> Compacted:
     """`items`: those that the summary replaces. Raises: EngineFailed."""
     text = "".join(item.text for item in progress.output.items if item.kind == "message")
     if not text.strip():
         raise EngineFailed("The model has written no summary of the conversation.")
     response = progress.response()
+    assert response["usage"] is not None  # it has ended
     users = [item for item in items if isinstance(item, InputMessage) and item.role == "user"]
     item = {"id": f"cmp_{progress.id.partition('_')[2]}", "type": "compaction", "encrypted_content": enclose(text)}
     return {

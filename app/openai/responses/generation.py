@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Protocol
 
 from app.dispatch.answering.generation import Generation
 from app.dispatch.asking import Asking
@@ -17,6 +17,7 @@ from app.openai.call_ids import earlier_calls
 from app.openai.chat import chat_plan
 from app.openai.media import load_media, origins_of
 from app.openai.model_parser import place_in_reasoning
+from app.openai.responses import answer_types as shown
 from app.openai.responses.history import History
 from app.openai.responses.input_items import InputItem
 from app.openai.responses.live_source import LiveSource
@@ -132,7 +133,7 @@ class ResponseWriter:
     def __init__(self, call: Generation, body: ResponseRequest) -> None:
         self._call, self._body = call, body
 
-    async def whole(self) -> dict[str, Any]:
+    async def whole(self) -> shown.ResponseObject:
         """Raises: the error that ended it."""
         call, body = self._call, self._body
         context = context_of(call.model, call.prompts[0], body.as_chat())

@@ -7,6 +7,7 @@ from typing import Any
 from app.errors import RequestError
 from app.ids import RequestId
 from app.openai.content_parts import AudioPart
+from app.openai.responses.answer_types import ItemsPage, ListedItem
 from app.openai.responses.input_items import (
     CallOutput,
     InputItem,
@@ -18,11 +19,12 @@ from app.openai.responses.input_items import (
 )
 from app.openai.responses.response_object import PREFIX
 from app.openai.responses.schemas import ItemsQuery
+from app.schemas.answers import ends
 
 _ID = re.compile("[a-z]+_([0-9a-f]{24})_(?:in)?[0-9]+")
 
 
-def items_of(name: str, items: Iterable[InputItem]) -> list[dict[str, Any]]:
+def items_of(name: str, items: Iterable[InputItem]) -> list[ListedItem]:
     """A client's items as objects. Their ids are derived from `name`, such as a response's id."""
     return [_item(f"{_kind(item)}_{name.removeprefix(PREFIX)}_in{number}", item) for number, item in enumerate(items)]
 
@@ -33,7 +35,7 @@ def response_of(item: str) -> RequestId | None:
     return RequestId(f"{PREFIX}{match[1]}") if match else None
 
 
-def page(items: Sequence[dict[str, Any]], query: ItemsQuery) -> dict[str, Any]:
+def page(items: Sequence[ListedItem], query: ItemsQuery) -> ItemsPage:
     """Raises: RequestError when `query.after` is none of the items."""
     rows = [*items] if query.order == "asc" else [*reversed(items)]
     if query.after is not None:
@@ -42,7 +44,7 @@ def page(items: Sequence[dict[str, Any]], query: ItemsQuery) -> dict[str, Any]:
             raise RequestError("'after' is not the id of one of these items.", param="after")
         rows = rows[places[0] + 1 :]
     data = rows[: query.limit]
-    first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
+    first, last = ends(data)
     return {"object": "list", "data": data, "first_id": first, "last_id": last, "has_more": len(rows) > len(data)}
 
 
@@ -50,7 +52,7 @@ def _kind(item: InputItem) -> str:
     return {"reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}.get(item.type or "", "msg")
 
 
-def _item(name: str, item: InputItem) -> dict[str, Any]:
+def _item(name: str, item: InputItem) -> ListedItem:
     if isinstance(item, InputMessage):
         return _message(name, item)
     fields: dict[str, Any] = item.model_dump(mode="json", exclude_none=True)
@@ -60,7 +62,7 @@ def _item(name: str, item: InputItem) -> dict[str, Any]:
     return {"status": "completed"} | empty | fields | {"id": name}
 
 
-def _message(name: str, message: InputMessage) -> dict[str, Any]:
+def _message(name: str, message: InputMessage) -> ListedItem:
     content = message.content
     is_answer = message.role == "assistant"
     kind = {"type": "output_text", "annotations": [], "logprobs": []} if is_answer else {"type": "input_text"}

@@ -2,19 +2,22 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from app.dialects.content_spans import Span, SpanParser
 from app.dialects.output_parser import OutputParser
 from app.dialects.parts import Arguments, CallBegun, Content, Part, Reasoning
 from app.messages.events import Delta, TokenLogprob
+from app.openai.answer_types import TokenLogprob as ShownLogprob
 from app.openai.content_logprobs import ContentLogprobs
 from app.openai.logprobs import token_logprob
 from app.openai.model_parser import ParserMaker
+from app.openai.responses.answer_types import CallItem, CustomCallItem, ItemStatus, ReasoningItem, ReasoningPart
+from app.openai.responses.answer_types import OutputItem as ShownItem
+from app.openai.responses.answer_types import Part as ShownPart
 from app.openai.responses.opaque import enclose
 from app.openai.responses.tools import ToolName, custom_input
 
-ItemStatus = Literal["in_progress", "completed", "incomplete"]
 Kind = Literal["message", "reasoning", "function_call", "custom_tool_call"]
 _PREFIX: Mapping[Kind, str] = {
     "message": "msg",
@@ -42,7 +45,7 @@ class OutputItem:
         self.status: ItemStatus = "in_progress"
         self._text: list[str] = []
         self._logprobs: list[TokenLogprob] = []
-        self._shown: list[dict[str, Any]] = []  # the first of these, in the client's form
+        self._shown: list[ShownLogprob] = []  # the first of these, in the client's form
 
     def add(self, text: str, logprobs: Sequence[TokenLogprob]) -> None:
         self._text.append(text)
@@ -67,15 +70,17 @@ class OutputItem:
         """The text for a custom tool."""
         return custom_input(self.text)
 
-    def logprobs(self) -> list[dict[str, Any]]:
+    def logprobs(self) -> list[ShownLogprob]:
         self._shown += map(token_logprob, self._logprobs[len(self._shown) :])
         return self._shown
 
-    def part(self) -> dict[str, Any]:
-        """The content part of a message or of reasoning."""
-        if self.kind == "reasoning":
-            return {"type": "reasoning_text", "text": self.text}
+    def part(self) -> ShownPart:
+        """The content part of a message."""
         return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": self.logprobs()}
+
+    def thought(self) -> ReasoningPart:
+        """The content part of reasoning."""
+        return {"type": "reasoning_text", "text": self.text}
 
     @property
     def tokens_with_logprobs(self) -> int:
@@ -85,19 +90,56 @@ class OutputItem:
         self._logprobs.clear()
         self._shown.clear()
 
-    def shown(self, *, begun: bool = False) -> dict[str, Any]:
+    def shown(self, *, begun: bool = False) -> ShownItem:
         """The item as clients get it; `begun`: still empty."""
-        fields: dict[str, Any] = {"id": self.id, "type": self.kind}
         if self._called is not None:
-            call_id, tool, _ = self._called
-            fields |= {"call_id": call_id, "name": tool.name}
-            fields |= {"namespace": tool.namespace} if tool.namespace else {}
-            text = "" if begun else self.input if tool.custom else self.text
-            return fields | {"input" if tool.custom else "arguments": text, "status": self.status}
+            return self._shown_call(self._called, begun=begun)
         if self.kind == "reasoning":
-            extra = {"encrypted_content": enclose(self.text)} if self._encrypted and not begun else {}
-            return fields | {"summary": [], "content": [] if begun else [self.part()], "status": self.status} | extra
-        return fields | {"role": "assistant", "status": self.status, "content": [] if begun else [self.part()]}
+            reasoning: ReasoningItem = {
+                "id": self.id,
+                "type": "reasoning",
+                "summary": [],
+                "content": [] if begun else [self.thought()],
+                "status": self.status,
+            }
+            if self._encrypted and not begun:
+                reasoning["encrypted_content"] = enclose(self.text)
+            return reasoning
+        return {
+            "id": self.id,
+            "type": "message",
+            "role": "assistant",
+            "status": self.status,
+            "content": [] if begun else [self.part()],
+        }
+
+    def _shown_call(self, call: Called, *, begun: bool) -> CallItem | CustomCallItem:
+        call_id, tool, _ = call
+        if tool.custom:
+            custom: CustomCallItem = {
+                "id": self.id,
+                "type": "custom_tool_call",
+                "call_id": call_id,
+                "name": tool.name,
+                "namespace": tool.namespace or "",
+                "input": "" if begun else self.input,
+                "status": self.status,
+            }
+            if not tool.namespace:
+                del custom["namespace"]
+            return custom
+        function: CallItem = {
+            "id": self.id,
+            "type": "function_call",
+            "call_id": call_id,
+            "name": tool.name,
+            "namespace": tool.namespace or "",
+            "arguments": "" if begun else self.text,
+            "status": self.status,
+        }
+        if not tool.namespace:
+            del function["namespace"]
+        return function
 
 
 class ItemChange(NamedTuple):

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 from app.dispatch.models.models import Model
 from app.endpoints import RESPONSE
@@ -13,11 +13,12 @@ from app.messages.kept import ResponseContext
 from app.openai.call_ids import CallIds
 from app.openai.model_parser import Place, make_parser
 from app.openai.reasoning_tokens import SHORT, reasoning_tokens
+from app.openai.responses import answer_types as shown
+from app.openai.responses.answer_types import Status
 from app.openai.responses.output import ItemChange, Output
 from app.openai.responses.schemas import ResponseRequest
 from app.schemas.body import Body
 
-Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 PREFIX = RESPONSE.prefix
 _LONG = 512  # tokens with logprobs: writing more of them as JSON would hold up the event loop
 
@@ -83,7 +84,7 @@ class ResponseObject:
         for item in self.output.items:
             item.forget()
 
-    def response(self) -> dict[str, Any]:
+    def response(self) -> shown.ResponseObject:
         body, status = self.body, self.status
         return {
             "id": self.id,
@@ -126,7 +127,7 @@ class ResponseObject:
         """Cached, because each event with the response has them, and building many is as slow as writing them."""
         return [tool_object(as_sent(tool)) for tool in self.body.tools or ()]
 
-    def _reasoning(self) -> dict[str, Any]:
+    def _reasoning(self) -> shown.Reasoning:
         """The request's reasoning options: answers have the reasoning itself, and no summary of it."""
         options = self.body.reasoning
         return {
@@ -134,24 +135,28 @@ class ResponseObject:
             "summary": (options.summary or options.generate_summary) if options else None,
         }
 
-    def _text(self) -> dict[str, Any]:
+    def _text(self) -> shown.TextFormat:
         options = self.body.text
-        text_format = as_sent(options.format) if options and options.format else {"type": "text"}
-        return {"format": text_format} | ({"verbosity": options.verbosity} if options and options.verbosity else {})
+        text: shown.TextFormat = {"format": as_sent(options.format) if options and options.format else {"type": "text"}}
+        if options and options.verbosity:
+            text["verbosity"] = options.verbosity
+        return text
 
-    def _error(self) -> dict[str, str] | None:
+    def _error(self) -> shown.Failure | None:
         """OpenAI's list of codes is closed, so our code is in the message."""
         if self.status != "failed" or not isinstance(self._end, Failed):
             return None
-        code = "rate_limit_exceeded" if from_wire(self._end.code, "").status == 429 else "server_error"
-        return {"code": code, "message": f"{self._end.message} ({self._end.code})"}
+        return {
+            "code": "rate_limit_exceeded" if from_wire(self._end.code, "").status == 429 else "server_error",
+            "message": f"{self._end.message} ({self._end.code})",
+        }
 
     @cached_property
     def _reasoning_tokens(self) -> int:
         """Number of tokens of reasoning in a complete answer."""
         return min(reasoning_tokens(self._model, self.output.reasoning), self._tokens) if self._model else 0
 
-    def _usage(self) -> dict[str, Any] | None:
+    def _usage(self) -> shown.ResponseUsage | None:
         end = self._end
         if not isinstance(end, Done):
             return None

@@ -1,16 +1,25 @@
 """A response's server-sent events, as bytes. Their numbers follow from the log: all readers see the same."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 from app import json_bytes
 from app.errors import XylemError
 from app.messages.events import Delta, Done, Event, Failed
 from app.openai.logprobs import token_logprob
-from app.openai.responses.output import ItemChange, Kind, OutputItem
+from app.openai.responses import answer_types as shown
+from app.openai.responses.answer_types import CallDeltaKind, EventKind, ItemEventKind, PartEventKind, Status
+from app.openai.responses.output import ItemChange, OutputItem
 from app.openai.responses.response_object import ResponseObject
 
-_TEXTS: dict[Kind, str] = {"message": "output_text", "reasoning": "reasoning_text"}
+# As at OpenAI, a cancelled response ends with no event of its own name: its status says it.
+_KINDS: Mapping[Status, EventKind] = {
+    "queued": "response.queued",
+    "in_progress": "response.in_progress",
+    "completed": "response.completed",
+    "incomplete": "response.incomplete",
+    "failed": "response.failed",
+    "cancelled": "response.failed",
+}
 
 
 class ResponseEvents:
@@ -22,7 +31,7 @@ class ResponseEvents:
 
     def opening(self) -> bytes:
         """The events before any output."""
-        return self._whole("created") + self._whole(self._progress.status)
+        return self._whole("response.created") + self._whole(_KINDS[self._progress.status])
 
     def write(self, events: Iterable[Event]) -> bytes:
         return b"".join(part for event in events for part in self._parts(event))
@@ -33,78 +42,169 @@ class ResponseEvents:
 
     def error(self, exc: XylemError) -> bytes:
         """The log can't be read any further. The response itself may go on."""
-        return self._event("error", **_error_fields(exc))
+        return self._event(_error(exc, self._number()))
 
     def _parts(self, event: Event) -> Iterable[bytes]:
         progress = self._progress
         is_queued = not progress.begun
         changes = progress.add(event)
         if isinstance(event, Delta) and is_queued:
-            yield self._whole("in_progress")
+            yield self._whole("response.in_progress")
         for change in changes:
             yield from self._change(change)
         if isinstance(event, Done | Failed):
-            # As at OpenAI, a cancelled response ends with no event of its own name: its status says it.
-            yield self._whole("failed" if isinstance(event, Failed) else progress.status)
+            yield self._whole(_KINDS[progress.status])
             progress.forget()
 
     def _change(self, change: ItemChange) -> Iterable[bytes]:
         item = change.item
         if change.kind == "begins":
-            yield self._event("response.output_item.added", output_index=item.index, item=item.shown(begun=True))
-            if item.kind in _TEXTS:
-                yield self._of(item, "content_part.added", content_index=0, part=item.part() | {"text": ""})
+            yield self._item("response.output_item.added", item, item.shown(begun=True))
+            if item.kind == "message":
+                yield self._part("response.content_part.added", item, {**item.part(), "text": ""})
+            elif item.kind == "reasoning":
+                yield self._part("response.content_part.added", item, {"type": "reasoning_text", "text": ""})
         elif change.kind == "grows":
             yield from self._piece(change)
         else:
             yield from self._last(item)
-            yield self._event("response.output_item.done", output_index=item.index, item=item.shown())
+            yield self._item("response.output_item.done", item, item.shown())
 
     def _piece(self, change: ItemChange) -> Iterable[bytes]:
         item = change.item
         if item.kind == "message":
             if change.text or change.logprobs:
-                logprobs = [token_logprob(one) for one in change.logprobs]
-                yield self._of(item, "output_text.delta", content_index=0, delta=change.text, logprobs=logprobs)
+                yield self._event(
+                    {
+                        "type": "response.output_text.delta",
+                        "sequence_number": self._number(),
+                        "item_id": item.id,
+                        "output_index": item.index,
+                        "content_index": 0,
+                        "delta": change.text,
+                        "logprobs": [token_logprob(one) for one in change.logprobs],
+                    }
+                )
         elif item.kind == "reasoning":
-            yield self._of(item, "reasoning_text.delta", content_index=0, delta=change.text)
+            yield self._event(
+                {
+                    "type": "response.reasoning_text.delta",
+                    "sequence_number": self._number(),
+                    "item_id": item.id,
+                    "output_index": item.index,
+                    "content_index": 0,
+                    "delta": change.text,
+                }
+            )
         elif item.kind == "function_call":
-            yield self._of(item, "function_call_arguments.delta", delta=change.text)
+            yield self._call_delta("response.function_call_arguments.delta", item, change.text)
 
     def _last(self, item: OutputItem) -> Iterable[bytes]:
         if item.kind == "function_call":
-            yield self._of(item, "function_call_arguments.done", arguments=item.text, name=item.name)
+            yield self._event(
+                {
+                    "type": "response.function_call_arguments.done",
+                    "sequence_number": self._number(),
+                    "item_id": item.id,
+                    "output_index": item.index,
+                    "arguments": item.text,
+                    "name": item.name,
+                }
+            )
         elif item.kind == "custom_tool_call":  # its text is within JSON, which can be read only when it is complete
-            yield self._of(item, "custom_tool_call_input.delta", delta=item.input)
-            yield self._of(item, "custom_tool_call_input.done", input=item.input)
+            yield self._call_delta("response.custom_tool_call_input.delta", item, item.input)
+            yield self._event(
+                {
+                    "type": "response.custom_tool_call_input.done",
+                    "sequence_number": self._number(),
+                    "item_id": item.id,
+                    "output_index": item.index,
+                    "input": item.input,
+                }
+            )
+        elif item.kind == "reasoning":
+            reasoning = item.thought()
+            yield self._event(
+                {
+                    "type": "response.reasoning_text.done",
+                    "sequence_number": self._number(),
+                    "item_id": item.id,
+                    "output_index": item.index,
+                    "content_index": 0,
+                    "text": reasoning["text"],
+                }
+            )
+            yield self._part("response.content_part.done", item, reasoning)
         else:
             part = item.part()
-            fields = {key: part[key] for key in ("text", "logprobs") if key in part}
-            yield self._of(item, f"{_TEXTS[item.kind]}.done", content_index=0, **fields)
-            yield self._of(item, "content_part.done", content_index=0, part=part)
+            yield self._event(
+                {
+                    "type": "response.output_text.done",
+                    "sequence_number": self._number(),
+                    "item_id": item.id,
+                    "output_index": item.index,
+                    "content_index": 0,
+                    "text": part["text"],
+                    "logprobs": part["logprobs"],
+                }
+            )
+            yield self._part("response.content_part.done", item, part)
 
-    def _whole(self, kind: str) -> bytes:
-        return self._event(f"response.{kind}", response=self._progress.response())
+    def _whole(self, kind: EventKind) -> bytes:
+        number, response = self._number(), self._progress.response()
+        return self._event({"type": kind, "sequence_number": number, "response": response})
 
-    def _of(self, item: OutputItem, kind: str, **fields: Any) -> bytes:
-        return self._event(f"response.{kind}", item_id=item.id, output_index=item.index, **fields)
+    def _item(self, kind: ItemEventKind, item: OutputItem, as_shown: shown.OutputItem) -> bytes:
+        number = self._number()
+        return self._event({"type": kind, "sequence_number": number, "output_index": item.index, "item": as_shown})
 
-    def _event(self, kind: str, **fields: Any) -> bytes:
+    def _part(self, kind: PartEventKind, item: OutputItem, part: shown.Part | shown.ReasoningPart) -> bytes:
+        return self._event(
+            {
+                "type": kind,
+                "sequence_number": self._number(),
+                "item_id": item.id,
+                "output_index": item.index,
+                "content_index": 0,
+                "part": part,
+            }
+        )
+
+    def _call_delta(self, kind: CallDeltaKind, item: OutputItem, delta: str) -> bytes:
+        return self._event(
+            {
+                "type": kind,
+                "sequence_number": self._number(),
+                "item_id": item.id,
+                "output_index": item.index,
+                "delta": delta,
+            }
+        )
+
+    def _number(self) -> int:
+        """The number of the next event."""
         number, self._next = self._next, self._next + 1
-        if number <= self._after:
-            return b""
-        return _event(kind, number, fields)
+        return number
+
+    def _event(self, event: shown.AnyEvent) -> bytes:
+        return b"" if event["sequence_number"] <= self._after else _written(event)
 
 
 def error_alone(exc: XylemError) -> bytes:
     """The only event of a stream without a response."""
-    return _event("error", 0, _error_fields(exc))
+    return _written(_error(exc, 0))
 
 
-def _error_fields(exc: XylemError) -> dict[str, Any]:
-    return {"code": exc.code, "message": exc.message, "param": exc.param}
+def _error(exc: XylemError, number: int) -> shown.ErrorEvent:
+    return {
+        "type": "error",
+        "sequence_number": number,
+        "code": exc.code,
+        "message": exc.message,
+        "param": exc.param,
+    }
 
 
-def _event(kind: str, number: int, fields: dict[str, Any]) -> bytes:
-    data = json_bytes.dumps({"type": kind, "sequence_number": number, **fields})
-    return b"event: %b\nid: %d\ndata: %b\n\n" % (kind.encode(), number, data)
+def _written(event: shown.AnyEvent) -> bytes:
+    kind, number = event["type"].encode(), event["sequence_number"]
+    return b"event: %b\nid: %d\ndata: %b\n\n" % (kind, number, json_bytes.dumps(event))

@@ -3,11 +3,11 @@
 import math
 import zlib
 from collections.abc import Sequence
-from typing import Any
 
 from msgspec import Struct
 
 from app.dispatch.models.speech import LANGUAGES, SpeechTask
+from app.openai.transcription.answer_types import DurationUsage, Transcription, TranscriptionSegment
 from app.openai.transcription.request import Format
 from app.openai.transcription.segments import Segment
 
@@ -20,7 +20,7 @@ class Transcript(Struct, frozen=True):
     text: str
     segments: Sequence[Segment]  # none where no times were asked for
 
-    def usage(self) -> dict[str, object]:
+    def usage(self) -> DurationUsage:
         return {"type": "duration", "seconds": math.ceil(self.seconds)}
 
 
@@ -45,7 +45,7 @@ def as_text(transcript: Transcript, form: Format) -> str:
     return "WEBVTT\n" + "".join(cues)
 
 
-def as_json(transcript: Transcript, form: Format) -> dict[str, Any]:
+def as_json(transcript: Transcript, form: Format) -> Transcription:
     if form == "json":
         return {"text": transcript.text, "usage": transcript.usage()}
     return {
@@ -58,7 +58,7 @@ def as_json(transcript: Transcript, form: Format) -> dict[str, Any]:
     }
 
 
-def _segment(number: int, one: Segment, temperature: float) -> dict[str, Any]:
+def _segment(number: int, one: Segment, temperature: float) -> TranscriptionSegment:
     raw = one.text.encode()
     return {
         "id": number,

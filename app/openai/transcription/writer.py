@@ -1,7 +1,6 @@
 """Puts the windows' answers together, in order, while they come."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import orjson
 
@@ -9,6 +8,7 @@ from app.dispatch.generation_base import GenerationBase
 from app.dispatch.models.speech import SpeechTask
 from app.media.sound import RATE, Sound
 from app.messages.events import Delta
+from app.openai.transcription.answer_types import TextDelta, TextDone, Transcription
 from app.openai.transcription.formats import Transcript, as_json
 from app.openai.transcription.plan import speech_model
 from app.openai.transcription.request import TranslationRequest
@@ -47,7 +47,7 @@ class TranscriptionWriter:
         self._text = ""
         self._fresh = True  # whether the current window has shown nothing yet
 
-    async def whole(self) -> dict[str, Any]:
+    async def whole(self) -> Transcription:
         """The answer in JSON. Raises: the error that ended it."""
         return as_json(await self.collected(), self._body.form)
 
@@ -131,5 +131,5 @@ def done_event(transcript: Transcript) -> bytes:
     return _event({"type": "transcript.text.done", "text": transcript.text, "usage": transcript.usage()})
 
 
-def _event(content: dict[str, object]) -> bytes:
+def _event(content: TextDelta | TextDone) -> bytes:
     return b"data: " + orjson.dumps(content) + b"\n\n"

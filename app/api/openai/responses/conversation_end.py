@@ -47,4 +47,4 @@ class ConversationEnd:
             progress.add(event)
         progress.forget()  # conversations have no logprobs
         own = items_of(kept_request.id, resolved(body.items, history.referenced))
-        return own + [item.shown() for item in progress.output.items]
+        return [*own, *({**item.shown()} for item in progress.output.items)]

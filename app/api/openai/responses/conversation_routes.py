@@ -10,14 +10,15 @@ import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from app.api.http.answered import answers
 from app.api.http.long_response import LongResponse
 from app.api.intake.request_body import collect
-from app.api.openai.responses import answer_schemas as shapes
 from app.api.openai.responses.routes import query_of
 from app.api.state import ApiState, state_of
 from app.endpoints import LARGE
 from app.errors import RequestError, RequestNotFound
 from app.ids import ConversationId, KeyId
+from app.openai.responses.answer_types import Conversation, ConversationDeleted, ItemsPage, ListedItem
 from app.openai.responses.conversation_schemas import (
     ConversationRequest,
     ConversationUpdate,
@@ -44,13 +45,13 @@ async def _asked(request: Request, schema: type[B]) -> tuple[ApiState, KeyId, B]
     return state, state.api_keys.owner(request.scope), await parse_off_loop(schema, raw or b"{}")
 
 
-async def _new_items(new_items: list[InputItem] | None) -> list[dict[str, Any]]:
+async def _new_items(new_items: list[InputItem] | None) -> list[ListedItem]:
     """New items, made in a thread: each may have thousands of parts. Raises: RequestError."""
     return await asyncio.to_thread(lambda: items_of(secrets.token_hex(12), resolved(new_items or (), {}, "items")))
 
 
-@router.post(PATH, openapi_extra=ConversationRequest.openapi(), responses=shapes.whole(shapes.Conversation))
-async def create(request: Request) -> dict[str, Any]:
+@router.post(PATH, openapi_extra=ConversationRequest.openapi())
+async def create(request: Request) -> Conversation:
     """A conversation, with items or without."""
     state, key, body = await _asked(request, ConversationRequest)
     items = await _new_items(body.items)
@@ -58,32 +59,32 @@ async def create(request: Request) -> dict[str, Any]:
     return (await state.conversations.create(key, body.metadata or {}, items, quota)).shown()
 
 
-@router.get(ONE, responses=shapes.whole(shapes.Conversation))
-async def retrieve(request: Request, conversation: str) -> dict[str, Any]:
+@router.get(ONE)
+async def retrieve(request: Request, conversation: str) -> Conversation:
     """A kept conversation."""
     state = state_of(request)
     record = await state.conversations.find(ConversationId(conversation), state.api_keys.owner(request.scope))
     return record.shown()
 
 
-@router.post(ONE, openapi_extra=ConversationUpdate.openapi(), responses=shapes.whole(shapes.Conversation))
-async def update(request: Request, conversation: str) -> dict[str, Any]:
+@router.post(ONE, openapi_extra=ConversationUpdate.openapi())
+async def update(request: Request, conversation: str) -> Conversation:
     """Replaces its metadata."""
     state, key, body = await _asked(request, ConversationUpdate)
     quota = await state.quotas.kept(state.api_keys.client(request.scope))
     return (await state.conversations.update(ConversationId(conversation), key, body.metadata, quota)).shown()
 
 
-@router.delete(ONE, responses=shapes.whole(shapes.Deleted))
-async def delete(request: Request, conversation: str) -> dict[str, Any]:
+@router.delete(ONE)
+async def delete(request: Request, conversation: str) -> ConversationDeleted:
     """Deletes it and its items; its responses stay."""
     state = state_of(request)
     await state.conversations.delete(ConversationId(conversation), state.api_keys.owner(request.scope))
     return {"id": conversation, "object": "conversation.deleted", "deleted": True}
 
 
-@router.post(f"{ONE}/items", openapi_extra=ItemsRequest.openapi(), responses=shapes.whole(shapes.ItemsPage))
-async def add_items(request: Request, conversation: str) -> dict[str, Any]:
+@router.post(f"{ONE}/items", openapi_extra=ItemsRequest.openapi())
+async def add_items(request: Request, conversation: str) -> ItemsPage:
     """Appends items."""
     state, key, body = await _asked(request, ItemsRequest)
     parse(IncludeQuery, query_of(request.query_params))
@@ -99,7 +100,7 @@ async def add_items(request: Request, conversation: str) -> dict[str, Any]:
     }
 
 
-@router.get(f"{ONE}/items", openapi_extra=ItemsQuery.openapi(), responses=shapes.whole(shapes.ItemsPage))
+@router.get(f"{ONE}/items", openapi_extra=ItemsQuery.openapi(), responses=answers(ItemsPage))
 async def list_items(request: Request, conversation: str) -> Response:
     """A page of its items. It ends before its limit where they are long."""
     state, query = state_of(request), parse(ItemsQuery, query_of(request.query_params))
@@ -110,13 +111,20 @@ async def list_items(request: Request, conversation: str) -> Response:
 
         def written() -> bytes:
             first, last = (orjson.loads(data[0])["id"], orjson.loads(data[-1])["id"]) if data else (None, None)
-            answer = {"object": "list", "data": [*map(orjson.Fragment, data)], "first_id": first, "last_id": last}
-            return orjson.dumps(answer | {"has_more": more})
+            items: list[Any] = [*map(orjson.Fragment, data)]
+            answer: ItemsPage = {
+                "object": "list",
+                "data": items,
+                "first_id": first,
+                "last_id": last,
+                "has_more": more,
+            }
+            return orjson.dumps(answer)
 
         return LongResponse(await _off_loop(data, written), state.answers)
 
 
-@router.get(f"{ONE}/items/{{item}}", openapi_extra=IncludeQuery.openapi())
+@router.get(f"{ONE}/items/{{item}}", openapi_extra=IncludeQuery.openapi(), responses=answers(ListedItem))
 async def retrieve_item(request: Request, conversation: str, item: str) -> Response:
     """One of its items."""
     parse(IncludeQuery, query_of(request.query_params))
@@ -126,8 +134,8 @@ async def retrieve_item(request: Request, conversation: str, item: str) -> Respo
         return LongResponse(await _item(state, ConversationId(conversation), key, item), state.answers)
 
 
-@router.delete(f"{ONE}/items/{{item}}", responses=shapes.whole(shapes.Conversation))
-async def delete_item(request: Request, conversation: str, item: str) -> dict[str, Any]:
+@router.delete(f"{ONE}/items/{{item}}")
+async def delete_item(request: Request, conversation: str, item: str) -> Conversation:
     """Removes the item, and returns the conversation."""
     state = state_of(request)
     key, within = state.api_keys.owner(request.scope), ConversationId(conversation)

@@ -1,20 +1,20 @@
 """A Responses request's prompt length, and the compaction of its conversation."""
 
 import asyncio
-from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from app import json_bytes
+from app.api.http.answered import answers
 from app.api.intake.calls import new_call
 from app.api.intake.client_limits import check_priority
 from app.api.intake.request_body import collect
-from app.api.openai.responses import answer_schemas as shapes
 from app.api.openai.responses.earlier import history_of
 from app.api.state import ApiState, asking_of, state_of
 from app.dispatch.asking import Asking
 from app.endpoint_registry import RESPONSE
+from app.openai.responses.answer_types import Compacted, InputTokens
 from app.openai.responses.compaction import CompactRequest, compacted
 from app.openai.responses.generation import ended, response_plan
 from app.openai.responses.live_source import LiveSource
@@ -25,10 +25,8 @@ from app.schemas.validation import parse_off_loop
 router = APIRouter()
 
 
-@router.post(
-    f"{RESPONSE.path}/input_tokens", openapi_extra=ResponseRequest.openapi(), responses=shapes.whole(shapes.InputTokens)
-)
-async def input_tokens(request: Request) -> dict[str, Any]:
+@router.post(f"{RESPONSE.path}/input_tokens", openapi_extra=ResponseRequest.openapi())
+async def input_tokens(request: Request) -> InputTokens:
     """The number of tokens in the prompt of such a request."""
     state = state_of(request)
     raw = await collect(request.scope, request.receive, state.settings.max_body)
@@ -40,9 +38,7 @@ async def input_tokens(request: Request) -> dict[str, Any]:
     return {"object": "response.input_tokens", "input_tokens": len(plan.prompts[0])}
 
 
-@router.post(
-    f"{RESPONSE.path}/compact", openapi_extra=CompactRequest.openapi(), responses=shapes.whole(shapes.Compacted)
-)
+@router.post(f"{RESPONSE.path}/compact", openapi_extra=CompactRequest.openapi(), responses=answers(Compacted))
 async def compact(request: Request) -> Response:
     """The user's messages, and an item with the model's summary of the rest."""
     state = state_of(request)

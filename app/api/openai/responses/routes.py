@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, get_args
 
 import orjson
 from fastapi import APIRouter, Request
@@ -14,13 +14,13 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from app import json_bytes
+from app.api.http.answered import answered, answers
 from app.api.http.disconnect import until_client_left
 from app.api.http.headers import asks_to_keep
 from app.api.http.long_response import LongResponse
 from app.api.intake.calls import begin_or_join, give_up, new_call
 from app.api.intake.client_limits import check_priority
 from app.api.intake.request_body import collect
-from app.api.openai.responses import answer_schemas as shapes
 from app.api.openai.responses.earlier import history_of
 from app.api.openai.responses.sse_response import Followed, ResponseStream
 from app.api.resumable.event_log import EventLog
@@ -32,6 +32,7 @@ from app.endpoint_registry import RESPONSE
 from app.errors import Cancelled, RequestError, RequestNotFound, ServerStops
 from app.ids import RequestId
 from app.messages.kept import KeptRequest, ResponseContext
+from app.openai.responses import answer_types as shown
 from app.openai.responses.generation import ended, read_request, response_plan
 from app.openai.responses.history import History, resolved
 from app.openai.responses.input_items import ItemReference
@@ -44,10 +45,11 @@ from app.schemas.validation import parse, parse_off_loop
 
 router = APIRouter()
 PATH, KIND = RESPONSE.path, RESPONSE.row.kind
+_RESPONSE = answered(shown.ResponseObject, *get_args(shown.AnyEvent))
 _LONG = 512  # events: adding more of them at once would hold up the event loop
 
 
-@router.post(PATH, openapi_extra=ResponseRequest.openapi(), responses=shapes.RESPONSE)
+@router.post(PATH, openapi_extra=ResponseRequest.openapi(), responses=_RESPONSE)
 async def create(request: Request) -> Response:
     """A response, streamed or whole, or begun in the background; kept for later unless `store` is false."""
     state = state_of(request)
@@ -138,7 +140,7 @@ def _existing(stream: Followed) -> Callable[[], Awaitable[Followed]]:
     return begin
 
 
-@router.get(f"{PATH}/{{response}}", openapi_extra=Retrieval.openapi(), responses=shapes.RESPONSE)
+@router.get(f"{PATH}/{{response}}", openapi_extra=Retrieval.openapi(), responses=_RESPONSE)
 async def retrieve(request: Request, response: str) -> Response:
     """The response so far; or its events from `starting_after` to its end."""
     state = state_of(request)
@@ -157,7 +159,7 @@ async def retrieve(request: Request, response: str) -> Response:
     return ResponseStream(_existing(Followed(log, events, held=state.answers)), at_once=True)
 
 
-@router.get(f"{PATH}/{{response}}/input_items", openapi_extra=ItemsQuery.openapi())
+@router.get(f"{PATH}/{{response}}/input_items", openapi_extra=ItemsQuery.openapi(), responses=answers(shown.ItemsPage))
 async def input_items(request: Request, response: str) -> Response:
     """The input of a kept response, item by item."""
     state, query = state_of(request), parse(ItemsQuery, query_of(request.query_params))
@@ -173,7 +175,7 @@ async def input_items(request: Request, response: str) -> Response:
         return LongResponse(await state.off_loop(record.kept.body, shown), state.answers)
 
 
-@router.post(f"{PATH}/{{response}}/cancel", responses=shapes.WHOLE)
+@router.post(f"{PATH}/{{response}}/cancel", responses=answers(shown.ResponseObject))
 async def cancel(request: Request, response: str) -> Response:
     """Stops a response that runs in the background; one that has ended stays as it is."""
     state = state_of(request)
@@ -186,7 +188,7 @@ async def cancel(request: Request, response: str) -> Response:
 
 
 @router.delete(f"{PATH}/{{response}}")
-async def delete(request: Request, response: str) -> dict[str, Any]:
+async def delete(request: Request, response: str) -> shown.ResponseDeleted:
     """Stops it if it runs, and deletes it."""
     state = state_of(request)
     async with state.reading():

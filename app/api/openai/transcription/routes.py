@@ -6,13 +6,13 @@ import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from app.api.http.answered import answered
 from app.api.http.sse import Sse
 from app.api.intake.calls import placed_call
 from app.api.intake.client_limits import check_priority
 from app.api.openai.form import form_schema
 from app.api.openai.multipart_upload import received_form
 from app.api.openai.sse_response import EventStream
-from app.api.openai.transcription import answer_schemas
 from app.api.state import asking_of, state_of
 from app.dispatch.answering.generation import Generation
 from app.dispatch.generation_plan import GenerationPlan
@@ -23,6 +23,8 @@ from app.endpoints import TRANSCRIPTIONS, TRANSLATIONS
 from app.errors import RequestError
 from app.media.sound import RATE
 from app.messages.events import Delta
+from app.openai.answer_types import Refusal
+from app.openai.transcription.answer_types import TextDelta, TextDone, Transcription
 from app.openai.transcription.formats import Transcript, as_json, as_text, media_type
 from app.openai.transcription.plan import check_language, speech_plan
 from app.openai.transcription.recognition import spoken_language
@@ -30,22 +32,21 @@ from app.openai.transcription.request import TranscriptionRequest, TranslationRe
 from app.openai.transcription.writer import TranscriptionWriter, done_event
 
 router = APIRouter()
+_TRANSCRIPT = answered(Transcription, TextDelta, TextDone, Refusal)
 _FIELD = 16 * 2**10  # bytes of a field
 
 
 @router.post(
     TRANSCRIPTIONS.path,
     openapi_extra=form_schema(TranscriptionRequest, "file"),
-    responses=answer_schemas.TRANSCRIPT,
+    responses=_TRANSCRIPT,
 )
 async def transcriptions(request: Request) -> Response:
     """Transcribes what is said in a sound."""
     return await _handle(request, TranscriptionRequest, "transcribe")
 
 
-@router.post(
-    TRANSLATIONS.path, openapi_extra=form_schema(TranslationRequest, "file"), responses=answer_schemas.TRANSCRIPT
-)
+@router.post(TRANSLATIONS.path, openapi_extra=form_schema(TranslationRequest, "file"), responses=_TRANSCRIPT)
 async def translations(request: Request) -> Response:
     """Translates what is said in a sound into English."""
     return await _handle(request, TranslationRequest, "translate")

@@ -1,26 +1,31 @@
-"""Answers of `/v1/messages`, for the OpenAPI document only, as `app/api/http/answer_schemas.py`."""
+"""Answers of `/v1/messages`, and of `/v1/models` to Anthropic's clients."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import Field
-
-from app.api.http.answer_schemas import Shape, answered
-from app.schemas.body import inlined
+from typing_extensions import TypedDict
 
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]
 
 
-class AnthropicRefusal(Shape):
-    class Error(Shape):
-        type: str
-        message: str
+class ErrorDetails(TypedDict, closed=True):
+    error_code: Literal["thread_unsupported_request"]
+    unsupported: list[str]
 
+
+class AnthropicError(TypedDict, closed=True):
+    type: str
+    message: str
+    details: NotRequired[ErrorDetails]
+
+
+class AnthropicRefusal(TypedDict, closed=True):
     type: Literal["error"]
-    error: Error
+    error: AnthropicError
     request_id: str | None
 
 
-class MessageUsage(Shape):
+class MessageUsage(TypedDict, closed=True):
     input_tokens: int  # without the cached ones
     cache_creation_input_tokens: Literal[0]
     cache_read_input_tokens: int
@@ -32,23 +37,23 @@ class MessageUsage(Shape):
     service_tier: Literal["standard", "flex"]
 
 
-class Text(Shape):
+class Text(TypedDict, closed=True):
     type: Literal["text"]
     text: str
     citations: None
 
 
-class ThinkingText(Shape):
+class ThinkingText(TypedDict, closed=True):
     type: Literal["thinking"]
     thinking: str
     signature: str
 
 
-class Direct(Shape):
+class Direct(TypedDict, closed=True):
     type: Literal["direct"]
 
 
-class ToolUse(Shape):
+class ToolUse(TypedDict, closed=True):
     type: Literal["tool_use"]
     id: str
     name: str
@@ -59,13 +64,17 @@ class ToolUse(Shape):
 Block = Annotated[Text | ThinkingText | ToolUse, Field(discriminator="type")]
 
 
-class Stop(Shape):
+class _Stop(TypedDict):
     stop_reason: StopReason | None
     stop_sequence: str | None
     stop_details: None
 
 
-class Message(Stop):
+class Stop(_Stop, closed=True):
+    pass
+
+
+class Message(_Stop, closed=True):
     id: str
     type: Literal["message"]
     role: Literal["assistant"]
@@ -75,63 +84,63 @@ class Message(Stop):
     usage: MessageUsage
 
 
-class MessageStart(Shape):
+class MessageStart(TypedDict, closed=True):
     type: Literal["message_start"]
     message: Message
 
 
-class BlockStart(Shape):
+class BlockStart(TypedDict, closed=True):
     type: Literal["content_block_start"]
     index: int
     content_block: Block
 
 
-class TextDelta(Shape):
+class TextDelta(TypedDict, closed=True):
     type: Literal["text_delta"]
     text: str
 
 
-class ThinkingDelta(Shape):
+class ThinkingDelta(TypedDict, closed=True):
     type: Literal["thinking_delta"]
     thinking: str
 
 
-class SignatureDelta(Shape):
+class SignatureDelta(TypedDict, closed=True):
     type: Literal["signature_delta"]
     signature: str
 
 
-class InputDelta(Shape):
+class InputDelta(TypedDict, closed=True):
     type: Literal["input_json_delta"]
     partial_json: str
 
 
-class BlockDelta(Shape):
+class BlockDelta(TypedDict, closed=True):
     type: Literal["content_block_delta"]
     index: int
     delta: Annotated[TextDelta | ThinkingDelta | SignatureDelta | InputDelta, Field(discriminator="type")]
 
 
-class BlockStop(Shape):
+class BlockStop(TypedDict, closed=True):
     type: Literal["content_block_stop"]
     index: int
 
 
-class MessageDelta(Shape):
+class MessageDelta(TypedDict, closed=True):
     type: Literal["message_delta"]
     delta: Stop
     usage: MessageUsage
 
 
-class MessageStop(Shape):
+class MessageStop(TypedDict, closed=True):
     type: Literal["message_stop"]
 
 
-class TokenCount(Shape):
+class TokenCount(TypedDict, closed=True):
     input_tokens: int
 
 
-class RequestCounts(Shape):
+class RequestCounts(TypedDict, closed=True):
     processing: int
     succeeded: int
     errored: int
@@ -139,7 +148,7 @@ class RequestCounts(Shape):
     expired: int
 
 
-class MessageBatch(Shape):
+class MessageBatch(TypedDict, closed=True):
     id: str
     type: Literal["message_batch"]
     processing_status: Literal["in_progress", "canceling", "ended"]
@@ -152,45 +161,57 @@ class MessageBatch(Shape):
     results_url: str | None
 
 
-class MessageBatches(Shape):
+class MessageBatches(TypedDict, closed=True):
     data: list[MessageBatch]
     first_id: str | None
     last_id: str | None
     has_more: bool
 
 
-class MessageBatchDeleted(Shape):
+class MessageBatchDeleted(TypedDict, closed=True):
     id: str
     type: Literal["message_batch_deleted"]
 
 
-class Succeeded(Shape):
+class Succeeded(TypedDict, closed=True):
     type: Literal["succeeded"]
     message: Message
 
 
-class Errored(Shape):
+class Errored(TypedDict, closed=True):
     type: Literal["errored"]
     error: AnthropicRefusal
 
 
-class NotExecuted(Shape):
+class NotExecuted(TypedDict, closed=True):
     type: Literal["canceled", "expired"]
 
 
-class MessageBatchResult(Shape):
+Result = Annotated[Succeeded | Errored | NotExecuted, Field(discriminator="type")]
+
+
+class MessageBatchResult(TypedDict, closed=True):
     """One line."""
 
     custom_id: str
-    result: Annotated[Succeeded | Errored | NotExecuted, Field(discriminator="type")]
+    result: Result
 
 
-EVENTS = (MessageStart, BlockStart, BlockDelta, BlockStop, MessageDelta, MessageStop, AnthropicRefusal)
-_REFUSED = {"default": {"model": AnthropicRefusal, "description": "Refused, or failed"}}
-MESSAGE = answered(Message, *EVENTS) | _REFUSED
-COUNTED = {200: {"model": TokenCount}} | _REFUSED
-MESSAGE_BATCH = {200: {"model": MessageBatch}} | _REFUSED
-MESSAGE_BATCHES = {200: {"model": MessageBatches}} | _REFUSED
-MESSAGE_BATCH_DELETED = {200: {"model": MessageBatchDeleted}} | _REFUSED
-_RESULTS = {"application/x-jsonl": {"schema": inlined(MessageBatchResult.model_json_schema())}}
-MESSAGE_BATCH_RESULTS: dict[int | str, dict[str, Any]] = {200: {"content": _RESULTS}} | _REFUSED
+Event = MessageStart | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageStop
+
+
+class AnthropicModel(TypedDict, closed=True):
+    type: Literal["model"]
+    id: str
+    display_name: str
+    created_at: str  # RFC 3339
+    lifecycle: Literal["active"]
+    max_input_tokens: int
+    max_tokens: int
+
+
+class AnthropicModels(TypedDict, closed=True):
+    data: list[AnthropicModel]
+    has_more: Literal[False]
+    first_id: str | None
+    last_id: str | None

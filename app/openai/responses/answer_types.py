@@ -1,21 +1,42 @@
-"""Answers of the Responses API, for the OpenAPI document only."""
+"""Answers of the Responses API: responses, their items and events, conversations."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NotRequired
 
-from app.api.http.answer_schemas import Shape, TokenLogprob, answered
-from app.openai.responses.response_object import Status
+from pydantic import WithJsonSchema
+from typing_extensions import TypedDict
 
+from app.openai.answer_types import TokenLogprob
+from app.schemas.answers import absent_means
+
+Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
+EventKind = Literal[
+    "response.created",
+    "response.queued",
+    "response.in_progress",
+    "response.completed",
+    "response.incomplete",
+    "response.failed",
+]
+ItemEventKind = Literal["response.output_item.added", "response.output_item.done"]
+PartEventKind = Literal["response.content_part.added", "response.content_part.done"]
+CallDeltaKind = Literal["response.function_call_arguments.delta", "response.custom_tool_call_input.delta"]
+_TEXT = {"type": "string"}
+# An item as the client sent it, or as it was answered.
+ListedItem = Annotated[
+    dict[str, Any],
+    WithJsonSchema({"type": "object", "required": ["id", "type"], "properties": {"id": _TEXT, "type": _TEXT}}),
+]
 
 
-class Part(Shape):
+class Part(TypedDict, closed=True):
     type: Literal["output_text"]
     text: str
     annotations: list[Any]
     logprobs: list[TokenLogprob]
 
 
-class Item(Shape):
+class Item(TypedDict, closed=True):
     id: str
     type: Literal["message"]
     role: Literal["assistant"]
@@ -23,76 +44,76 @@ class Item(Shape):
     content: list[Part]
 
 
-class ReasoningPart(Shape):
+class ReasoningPart(TypedDict, closed=True):
     type: Literal["reasoning_text"]
     text: str
 
 
-class ReasoningItem(Shape):
+class ReasoningItem(TypedDict, closed=True):
     id: str
     type: Literal["reasoning"]
     status: ItemStatus
     summary: list[Any]
     content: list[ReasoningPart]
-    encrypted_content: str = ""
+    encrypted_content: NotRequired[Annotated[str, absent_means("")]]
 
 
-class CallItem(Shape):
+class CallItem(TypedDict, closed=True):
     id: str
     type: Literal["function_call"]
     status: ItemStatus
     call_id: str
     name: str
-    namespace: str = ""
+    namespace: NotRequired[Annotated[str, absent_means("")]]
     arguments: str
 
 
-class CustomCallItem(Shape):
+class CustomCallItem(TypedDict, closed=True):
     id: str
     type: Literal["custom_tool_call"]
     status: ItemStatus
     call_id: str
     name: str
-    namespace: str = ""
+    namespace: NotRequired[Annotated[str, absent_means("")]]
     input: str
 
 
 OutputItem = Item | ReasoningItem | CallItem | CustomCallItem
 
 
-class Failure(Shape):
+class Failure(TypedDict, closed=True):
     code: Literal["rate_limit_exceeded", "server_error"]
     message: str
 
 
-class Incomplete(Shape):
+class Incomplete(TypedDict, closed=True):
     reason: Literal["max_output_tokens"]
 
 
-class Reasoning(Shape):
+class Reasoning(TypedDict, closed=True):
     effort: str | None
     summary: str | None
 
 
-class TextFormat(Shape):
+class TextFormat(TypedDict, closed=True):
     format: dict[str, Any]
-    verbosity: Literal["low", "medium", "high"] = "medium"
+    verbosity: NotRequired[Annotated[Literal["low", "medium", "high"], absent_means("medium")]]
 
 
-class OfConversation(Shape):
+class OfConversation(TypedDict, closed=True):
     id: str
 
 
-class InputDetails(Shape):
+class InputDetails(TypedDict, closed=True):
     cached_tokens: int
     cache_write_tokens: int
 
 
-class OutputDetails(Shape):
+class OutputDetails(TypedDict, closed=True):
     reasoning_tokens: int
 
 
-class ResponseUsage(Shape):
+class ResponseUsage(TypedDict, closed=True):
     input_tokens: int
     input_tokens_details: InputDetails
     output_tokens: int
@@ -100,7 +121,7 @@ class ResponseUsage(Shape):
     total_tokens: int
 
 
-class ResponseObject(Shape):
+class ResponseObject(TypedDict, closed=True):
     id: str
     object: Literal["response"]
     created_at: int
@@ -136,128 +157,130 @@ class ResponseObject(Shape):
     user: str | None
 
 
-class Numbered(Shape):
+class _Numbered(TypedDict):
     sequence_number: int
 
 
-class ResponseEvent(Numbered):
-    type: Literal[
-        "response.created",
-        "response.queued",
-        "response.in_progress",
-        "response.completed",
-        "response.incomplete",
-        "response.failed",
-    ]
+class ResponseEvent(_Numbered, closed=True):
+    type: EventKind
     response: ResponseObject
 
 
-class ItemEvent(Numbered):
-    type: Literal["response.output_item.added", "response.output_item.done"]
+class ItemEvent(_Numbered, closed=True):
+    type: ItemEventKind
     output_index: int
     item: OutputItem
 
 
-class OfItem(Numbered):
+class _OfItem(_Numbered):
     item_id: str
     output_index: int
 
 
-class OfPart(OfItem):
+class _OfPart(_OfItem):
     content_index: int
 
 
-class PartEvent(OfPart):
-    type: Literal["response.content_part.added", "response.content_part.done"]
+class PartEvent(_OfPart, closed=True):
+    type: PartEventKind
     part: Part | ReasoningPart
 
 
-class DeltaEvent(OfPart):
+class DeltaEvent(_OfPart, closed=True):
     type: Literal["response.output_text.delta"]
     delta: str
     logprobs: list[TokenLogprob]
 
 
-class TextEvent(OfPart):
+class TextEvent(_OfPart, closed=True):
     type: Literal["response.output_text.done"]
     text: str
     logprobs: list[TokenLogprob]
 
 
-class ReasoningDelta(OfPart):
+class ReasoningDelta(_OfPart, closed=True):
     type: Literal["response.reasoning_text.delta"]
     delta: str
 
 
-class ReasoningText(OfPart):
+class ReasoningText(_OfPart, closed=True):
     type: Literal["response.reasoning_text.done"]
     text: str
 
 
-class CallDelta(OfItem):
-    type: Literal["response.function_call_arguments.delta", "response.custom_tool_call_input.delta"]
+class CallDelta(_OfItem, closed=True):
+    type: CallDeltaKind
     delta: str
 
 
-class CallArguments(OfItem):
+class CallArguments(_OfItem, closed=True):
     type: Literal["response.function_call_arguments.done"]
     name: str
     arguments: str
 
 
-class CallInput(OfItem):
+class CallInput(_OfItem, closed=True):
     type: Literal["response.custom_tool_call_input.done"]
     input: str
 
 
-class ErrorEvent(Numbered):
+class ErrorEvent(_Numbered, closed=True):
     type: Literal["error"]
     code: str
     message: str
     param: str | None
 
 
-EVENTS = (
-    *(ResponseEvent, ItemEvent, PartEvent, DeltaEvent, TextEvent, ReasoningDelta, ReasoningText),
-    *(CallDelta, CallArguments, CallInput, ErrorEvent),
+AnyEvent = (
+    ResponseEvent
+    | ItemEvent
+    | PartEvent
+    | DeltaEvent
+    | TextEvent
+    | ReasoningDelta
+    | ReasoningText
+    | CallDelta
+    | CallArguments
+    | CallInput
+    | ErrorEvent
 )
-RESPONSE = answered(ResponseObject, *EVENTS)
-WHOLE: dict[int | str, dict[str, Any]] = {200: {"model": ResponseObject}}
 
 
-class ItemsPage(Shape):
+class ResponseDeleted(TypedDict, closed=True):
+    id: str
+    object: Literal["response"]
+    deleted: Literal[True]
+
+
+class ItemsPage(TypedDict, closed=True):
     object: Literal["list"]
-    data: list[dict[str, Any]]
+    data: list[ListedItem]
     first_id: str | None
     last_id: str | None
     has_more: bool
 
 
-class InputTokens(Shape):
+class InputTokens(TypedDict, closed=True):
     object: Literal["response.input_tokens"]
     input_tokens: int
 
 
-class Compacted(Shape):
+class Compacted(TypedDict, closed=True):
     id: str
     object: Literal["response.compaction"]
     created_at: int
-    output: list[dict[str, Any]]
+    output: list[ListedItem]
     usage: ResponseUsage
 
 
-class Conversation(Shape):
+class Conversation(TypedDict, closed=True):
     id: str
     object: Literal["conversation"]
     created_at: int
     metadata: dict[str, str]
 
 
-class Deleted(Shape):
+class ConversationDeleted(TypedDict, closed=True):
     id: str
     object: Literal["conversation.deleted"]
     deleted: Literal[True]
-
-
-def whole(shape: type[Shape]) -> dict[int | str, dict[str, Any]]:
-    return {200: {"model": shape}}

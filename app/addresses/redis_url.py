@@ -80,7 +80,7 @@ def sentinels(url: str) -> Sentinels | None:
     nodes, db = [_node(node, 26379) for node in match["nodes"].split(",")], int(match["db"] or 0)
     secrets = match["user"], match["password"], query.get("sentinel_password")
     user, password, own = (unquote(secret) if secret else None for secret in secrets)
-    return Sentinels(nodes, unquote(match["master"]), db, user, password, own, tls)
+    return Sentinels(nodes, unquote(match["master"]), db, user=user, password=password, own_password=own, tls=tls)
 
 
 def cluster(url: str) -> Cluster | None:

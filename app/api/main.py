@@ -157,7 +157,12 @@ def create_app(settings: Settings | None = None, leaving: asyncio.Event | None =
             conversations = ConversationStore(core.wire, core.keys, settings.keep_s, *most)
             at_end = ConversationEnd(core.models, conversations)
             answer_owner = AnswerOwner(
-                resumable_store, prepare, at_end, settings.intervals.adopt_s, keep_file, settings.max_migrations
+                resumable_store,
+                prepare,
+                at_end,
+                settings.intervals.adopt_s,
+                keep_file,
+                most_deaths=settings.max_migrations,
             )
             file_store = FileStore(core.wire, core.keys)
             batch_store = BatchStore(

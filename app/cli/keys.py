@@ -66,8 +66,16 @@ def _add(name: str, tenant: str, digest: bytes, options: dict[str, str], action:
         check_name(name)
         with stored() as (redis, names):
             now = registry(redis, names)
-            key = new_key(now, name, tenant, digest, limits, time.time())
-            change(redis, names, now, [put_key(key)], f"keys {action}", name, {"tenant": tenant, **shown(limits)})
+            key = new_key(now, name, tenant, digest, limits, at=time.time())
+            change(
+                redis,
+                names,
+                now,
+                [put_key(key)],
+                f"keys {action}",
+                target=name,
+                detail={"tenant": tenant, **shown(limits)},
+            )
     except XylemError as exc:
         refuse(exc.message, code=2 if exc.param == "name" else 1)
 
@@ -92,7 +100,7 @@ def set_(
         new_limits = read(WantedLimits, limits, shown(old.limits)).limits()
         record = structs.replace(old, tenant=old.tenant if tenant is None else check_tenant(now, tenant))
         detail = limits if tenant is None else {"tenant": tenant, **limits}
-        change(redis, names, now, [put_key(with_limits(record, new_limits))], "keys set", name, detail)
+        change(redis, names, now, [put_key(with_limits(record, new_limits))], "keys set", target=name, detail=detail)
 
 
 @keys.command("list")
@@ -125,7 +133,7 @@ def revoke(name: Name) -> None:
     with stored() as (redis, names):
         now = registry(redis, names)
         old = now.keys.get(name) or _unknown(name)
-        change(redis, names, now, drop_key(old), "keys revoke", name, {"id": old.owner})
+        change(redis, names, now, drop_key(old), "keys revoke", target=name, detail={"id": old.owner})
     err.print(f"revoked {name} ({old.owner})", markup=False)
 
 

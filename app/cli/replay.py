@@ -54,7 +54,9 @@ def replay(
         name = model or first_model(client)
         options = {"speed": speed, "seconds": minutes * 60, "most": max_in_flight}
         actual_seed = seed or secrets.token_hex(8)
-        player, measure = asyncio.run(_replayed(address, key, name, actual_seed, timeout, chains(requests), options))
+        player, measure = asyncio.run(
+            _replayed(address, key, name, actual_seed, timeout, chains=chains(requests), options=options)
+        )
     about = {
         "trace": trace.name,
         "model": name,

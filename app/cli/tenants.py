@@ -96,7 +96,7 @@ def set_(
                 refuse(exc.message)
         fields = read(WantedTenant, options, None if old is None else shown_tenant(old))
         tenant = fields.record(name, time.time(), old)
-        change(redis, names, now, [put_tenant(tenant)], "tenants set", name, options)
+        change(redis, names, now, [put_tenant(tenant)], "tenants set", target=name, detail=options)
 
 
 @tenants.command()
@@ -111,7 +111,7 @@ def remove(name: Name) -> None:
             _unknown(name)
         if keys := now.keys_of(TenantId(name)):
             refuse(f"{name} has {len(keys)} keys, such as {keys[0].name}: xylem keys revoke", code=1)
-        change(redis, names, now, [drop_tenant(name)], "tenants remove", name, {})
+        change(redis, names, now, [drop_tenant(name)], "tenants remove", target=name, detail={})
     err.print(f"removed {name}", markup=False)
 
 
@@ -146,7 +146,7 @@ def apply(
             if not yes and not typer.confirm("Apply?", err=True):
                 refuse("nothing was changed", code=1)
             detail = {kind: [d.target for d in plan.differences if d.kind == kind] for kind in _MARKS}
-            change(redis, names, now, plan.changes, "tenants apply", file.name, detail)
+            change(redis, names, now, plan.changes, "tenants apply", target=file.name, detail=detail)
     except SettingsError as exc:
         refuse(exc.message)
     err.print(f"applied {len(plan.changes)} changes", markup=False)
@@ -189,7 +189,15 @@ def prices(
         now = registry(redis, names)
         if model is not None and (amounts or remove):
             update = drop_price(model) if remove else put_price(model, read(WantedPrice, amounts).record())
-            change(redis, names, now, [update], "tenants prices", model, {"remove": True} if remove else amounts)
+            change(
+                redis,
+                names,
+                now,
+                [update],
+                "tenants prices",
+                target=model,
+                detail={"remove": True} if remove else amounts,
+            )
             now = registry(redis, names)
     table = listing("model", *(name.replace("_", " ") for name in options))
     for name, price in sorted(now.prices.items()):

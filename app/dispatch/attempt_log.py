@@ -53,7 +53,17 @@ class AttemptLog:
     ) -> None:
         """The attempt that runs has ended; the next one begins, if there is one. Arguments as in `Attempt`."""
         self.attempts.append(
-            Attempt(number, self._span, job, self._began, placed_at, clock.now(), decisions, timings, error)
+            Attempt(
+                number,
+                self._span,
+                job=job,
+                began=self._began,
+                placed=placed_at,
+                ended=clock.now(),
+                decisions=decisions,
+                timings=timings,
+                error=error,
+            )
         )
         del self.attempts[:-_MOST]
         self._begin()

@@ -60,16 +60,16 @@ class OtherCell:
             cell.keys,
             cell.fleet,
             pools,
-            0,
-            0.0,
-            dispatcher.in_flight,
-            dispatcher.fail,
-            _no_adapter,
-            _wakes_nobody,
-            cell.token_redis,
-            cell.broker,
-            cell.name,
-            dispatcher.api,
+            retry_after_s=0,
+            patience_s=0.0,
+            in_flight=dispatcher.in_flight,
+            fail=dispatcher.fail,
+            adapter=_no_adapter,
+            wake_pool=_wakes_nobody,
+            token_redis=cell.token_redis,
+            broker=cell.broker,
+            cell=cell.name,
+            api=dispatcher.api,
         )
         self.placer.elsewhere = back
         self._inbox = TokenInbox(
@@ -81,11 +81,11 @@ class OtherCell:
             dispatcher,
             self._inbox,
             cell.fleet,
-            pools,
-            None,
-            cell.settings.intervals,
-            cell.broker,
-            cell.name,
+            pools=pools,
+            adapters=None,
+            intervals=cell.settings.intervals,
+            broker=cell.broker,
+            cell=cell.name,
         )
         self._loads: dict[PoolId, CellLoad] = {}
         self._sent = 0  # requests, since these were read

@@ -67,7 +67,7 @@ class GenerationPlan(Struct, frozen=True):
         pictures = len(self.paintings) if pictures is None else pictures
         model = self.priced_as or self.model.name
         prompt = sum(map(len, self.prompts)) if prompt is None else prompt
-        return Used(model, prompt, cached_tokens, completion, pictures, self.model.parent)
+        return Used(model, prompt, cached_tokens, completion=completion, pictures=pictures, parent=self.model.parent)
 
     @property
     def params(self) -> dict[str, str]:

@@ -283,7 +283,7 @@ class InFlight:
         """Notes the attempt, which has ended, if the request is traced. `error`: "" if it is answered."""
         if self.log is not None:
             timings = self.timings or [timing for timing in (self.job.prefilled,) if timing is not None]
-            self.log.ended(self.job, self.attempts, self.placed_at, self.decisions, timings, error)
+            self.log.ended(self.job, self.attempts, self.placed_at, self.decisions, timings, error=error)
 
     @property
     def attempts(self) -> int:
@@ -325,7 +325,7 @@ class InFlight:
         hashes = self._hashes.get((grid, weights))
         if hashes is None:
             job = self.job
-            hashes = point_hashes(self.context, grid, job.cache_salt, job.adapter, weights, job.media)
+            hashes = point_hashes(self.context, grid, job.cache_salt, job.adapter, weights, media=job.media)
             self._hashes[grid, weights] = hashes
         return hashes
 

@@ -67,7 +67,7 @@ class InferBody(Body):
         if at != len(binary):
             raise RequestError(f"The body has {len(binary) - at} bytes that belong to no input.")
         outputs = [one.name for one in self.outputs or ()]
-        return InferRequest(model, version, self.id, inputs, self.parameters or {}, outputs)
+        return InferRequest(model, version, self.id, inputs=inputs, parameters=self.parameters or {}, outputs=outputs)
 
     def binary_outputs(self, name: str) -> bool:
         """Whether the client wants this output as bytes behind the JSON."""

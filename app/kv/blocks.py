@@ -83,7 +83,7 @@ def point_hashes(
     media: Sequence[Media] = (),
 ) -> bytes:
     """Hashes of `prompt_hashes`: those of the blocks at whose end a prompt may resume."""
-    hashes = prompt_hashes(prompt, grid.block_size, salt, adapter, weights, media)
+    hashes = prompt_hashes(prompt, grid.block_size, salt, adapter, weights, media=media)
     every = grid.step // grid.block_size * HASH_BYTES
     if every == HASH_BYTES:
         return hashes

@@ -122,10 +122,10 @@ class Nixl:
                 with self._mapped(peer):
                     first = await self._copy(op, peer, parts, note)
             if parts:
-                moving = asyncio.create_task(self._move(op, peer, parts, note, until, first))
+                moving = asyncio.create_task(self._move(op, peer, parts, note, until, first=first))
                 await asyncio.shield(moving)
         except asyncio.CancelledError:  # the peer waits for the note at the end
-            moving = moving or asyncio.create_task(self._move(op, peer, parts, note, until, None))
+            moving = moving or asyncio.create_task(self._move(op, peer, parts, note, until, first=None))
             while not moving.done():
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.wait([moving])

@@ -49,7 +49,7 @@ class DecoderPool:
     ) -> tuple[Decoded, list[bytes]]:
         limits = self._limits
         cpu_s = limits.sound_decode_s if kind == "audio" else limits.decode_s
-        job = Job(kind, base64, limits.pixels, limits.frames, limits.video_s, limits.sound_s, window_s)
+        job = Job(kind, base64, limits.pixels, limits.frames, limits.video_s, sound_s=limits.sound_s, window_s=window_s)
         try:
             message, bodies = await self._pool.run(encode(job), pieces, cpu_s=cpu_s)
         except ProcessEnded as exc:

@@ -80,7 +80,9 @@ def task_message(
     chain = None
     if then or last:
         behind = [(DECODE_TASK, last), (then_task, then)]  # Celery takes the next one from the end
-        chain = [_next_signature(name, to, request, attempt, kwargs_repr, trace_headers) for name, to in behind if to]
+        chain = [
+            _next_signature(name, to, request, attempt, kwargs_repr, headers=trace_headers) for name, to in behind if to
+        ]
     body = [args, {}, {"callbacks": None, "errbacks": None, "chain": chain, "chord": None}]
     task_id = _task_id(task, queue, request, attempt)
     headers = {
@@ -128,7 +130,11 @@ def task_messages(job: Job, step: int, handoff: KvHandle | None, meets_at: str, 
     own, trace, stage = _own_id(job), job.traceparent, job.stages[0]
     if len(job.stages) == 1:
         task, queue = _TASKS[stage.kind], worker_queue(stage.pool, stage.worker)
-        return [task_message(task, queue, job.request, job.attempt, step, handoff, x_request_id=own, traceparent=trace)]
+        return [
+            task_message(
+                task, queue, job.request, job.attempt, step, handoff=handoff, x_request_id=own, traceparent=trace
+            )
+        ]
     encodes = [stage for stage in job.stages if stage.kind == "encode_pictures"]
     if encodes:
         first = job.stages[len(encodes)]

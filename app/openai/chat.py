@@ -79,7 +79,7 @@ def chat_plan(
         sampling = replace(sampling, special_tokens=True)
     if dialect is not None and sampling.stop:
         sampling = replace(sampling, content=content_rules(model, prompt, body))
-    plan = plan_of(asking, body, prefix, model, [prompt], [sampling], cache_salt=body.cache_salt)
+    plan = plan_of(asking, body, prefix, model, [prompt], sampling=[sampling], cache_salt=body.cache_salt)
     calls = body.bound_calls() if body.tools else None
     if format_ is not None or (calls is not None and calls.bound):
         plan = _bound(plan, answer_grammar(format_, calls, situation(model, prompt, body)))

@@ -77,7 +77,7 @@ def _plan(asking: Asking, body: CompletionRequest) -> GenerationPlan:
         grammar = content_grammar(answer_format)
         prompt_sampling, checks = with_grammar(grammar, prompt_sampling), [GrammarCheck(grammar, answer_format.where)]
     sampling = [prompt_sampling] * len(prompts)
-    plan = plan_of(asking, body, TEXT.prefix, model, prompts, sampling, cache_salt=body.cache_salt)
+    plan = plan_of(asking, body, TEXT.prefix, model, prompts, sampling=sampling, cache_salt=body.cache_salt)
     if checks:
         plan = replace(plan, grammars=checks)
     if embeds:

@@ -72,7 +72,7 @@ def encoding_plan(
     """`prefix`: of its id."""
     jobs = [inputs[part] for part in job_slices([len(one) for one in inputs])]
     prompts = [[token for one in job for token in one] for job in jobs]
-    plan = plan_of(asking, body, prefix, model, prompts, [_NO_OUTPUT] * len(jobs))
+    plan = plan_of(asking, body, prefix, model, prompts, sampling=[_NO_OUTPUT] * len(jobs))
     return replace(plan, inputs=[Inputs([len(one) for one in job], model.task, dimensions) for job in jobs])
 
 

@@ -53,10 +53,10 @@ def begun_painting(body: PaintingRequest, model: Model) -> Painting:
         body.prompt,
         width,
         height,
-        steps,
-        secrets.randbelow(SEEDS) if body.seed is None else body.seed,
-        rules.guidance if body.guidance_scale is None else body.guidance_scale,
-        body.negative_prompt or "",
+        steps=steps,
+        seed=secrets.randbelow(SEEDS) if body.seed is None else body.seed,
+        guidance=rules.guidance if body.guidance_scale is None else body.guidance_scale,
+        negative=body.negative_prompt or "",
     )
 
 
@@ -86,7 +86,7 @@ def painting_plan(
     """`prefix`: of its id. `whole`: nobody looks at its steps."""
     prompts: list[list[int]] = [[] for _ in paintings]
     sampling = [_NO_OUTPUT] * len(paintings)
-    plan = plan_of(asking, body, prefix, model, prompts, sampling, whole=whole)
+    plan = plan_of(asking, body, prefix, model, prompts, sampling=sampling, whole=whole)
     return replace(plan, paintings=paintings)
 
 

@@ -186,7 +186,7 @@ class ToolsRequest(Body):
         if strict and not where:
             where = places[strict[0].function.name].replace("parameters", "strict")
         names = frozenset(tool.function.name for tool in strict)
-        return BoundCalls(schemas, where, is_forced, one, places, names, checks)
+        return BoundCalls(schemas, where, is_forced, one=one, places=places, strict=names, checks=checks)
 
 
 def _strict(tool: Tool, where: str) -> GrammarCheck:

@@ -44,7 +44,7 @@ def decide(
     """
     parts = _parts(pools)
     wishes = [
-        _wish(now, traffic.get(pool.model, ()), pool, objectives.get(pool.model), limits, parts[pool.pool])
+        _wish(now, traffic.get(pool.model, ()), pool, objectives.get(pool.model), limits, part=parts[pool.pool])
         for pool in pools
     ]
     worker_counts = (
@@ -84,7 +84,9 @@ def _wish(
     if objective is None or demand is None or not _measured(pool):
         some = any(window.arrivals for window in traffic[-_LATELY:])
         there = sum(not worker.draining for worker in pool.workers)
-        return _limited(pool, max(pool.wanted, there, int(some)), "unmeasured", least, most, 0.0, float, None)
+        return _limited(
+            pool, max(pool.wanted, there, int(some)), "unmeasured", least, most, rate=0.0, serves=float, nearly=None
+        )
     gap = max(0.0, now - traffic[-1].begin - traffic[-1].seconds)
     soon, later = forecast(traffic, gap + pool.speed.start_s, gap + 2 * pool.speed.start_s)
     share = least_share(traffic, objective)
@@ -98,7 +100,7 @@ def _wish(
         """Attainment over the forecast's uncertainty, a log-normal distribution."""
         spread = math.sqrt(math.log(1 + foretold.error**2))
         rates = [foretold.rate * part * math.exp(spread * z - spread**2 / 2) for z in _NORMAL]
-        return sum(attained(rate, workers, demand, pool.speed, within, pool.role) for rate in rates) / len(rates)
+        return sum(attained(rate, workers, demand, pool.speed, within, role=pool.role) for rate in rates) / len(rates)
 
     rate = soon.rate * part
 
@@ -114,7 +116,17 @@ def _wish(
     if worker_count < pool.wanted and pool.aside:
         worker_count, reason = pool.wanted, "batch"
     nearly = None if aim == objective else served(aim)
-    return _limited(pool, worker_count, reason, least, most, rate, served(objective), nearly, worker_count - online)
+    return _limited(
+        pool,
+        worker_count,
+        reason,
+        least,
+        most,
+        rate=rate,
+        serves=served(objective),
+        nearly=nearly,
+        aside=worker_count - online,
+    )
 
 
 def attainable(objective: Objective, demand: Demand, pool: SeenPool) -> Objective:
@@ -152,7 +164,7 @@ def _longer(misses: Callable[[float], bool]) -> float:
 
 def _alone(objective: Objective, demand: Demand, pool: SeenPool) -> float:
     """The share of requests that a worker serves in time which has no others."""
-    return attained(_HARDLY_ANY, 1, demand, pool.speed, objective, pool.role)
+    return attained(_HARDLY_ANY, 1, demand, pool.speed, objective, role=pool.role)
 
 
 def _measured(pool: SeenPool) -> bool:
@@ -176,7 +188,9 @@ def _limited(
         target, reason = least, "least"
     if target > most:
         target, reason = most, "most"
-    return _Wish(Asked(min(least, target), target, pool.gpus, rate, serves, nearly, max(0, target - online)), reason)
+    return _Wish(
+        Asked(min(least, target), target, pool.gpus, rate, serves, nearly=nearly, aside=max(0, target - online)), reason
+    )
 
 
 def smallest(suffices: Callable[[int], bool], most: int) -> int:

@@ -48,7 +48,7 @@ def place_split(
     home, target = option_of(here.placement, able), option_of(to.placement, able)
     return (
         SplitPlacement(far, to)
-        if _is_better(ask, home, option_of(far.placement, prefills), target, prefills, able)
+        if _is_better(ask, home, option_of(far.placement, prefills), target, prefills, decodes=able)
         else None
     )
 

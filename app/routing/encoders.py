@@ -63,7 +63,7 @@ def choose_encoders(
 def _encoder(c: Candidate, numbers: list[int], media: Sequence[Media]) -> Encoder:
     tokens = sum(media[number].length for number in numbers)
     worker = c.lease.worker
-    return Encoder(Placement(worker.pool, worker.id, c.rank, 0, tokens, 0), tuple(sorted(numbers)))
+    return Encoder(Placement(worker.pool, worker.id, c.rank, blocks=0, tokens=tokens, cached=0), tuple(sorted(numbers)))
 
 
 def _can_encode(c: Candidate, weights: str) -> bool:

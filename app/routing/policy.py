@@ -74,7 +74,14 @@ def placement(ask: Ask, best: Option, part: Part) -> Placement:
         if best.tiered is not NOT_TIERED and best.loads:
             tiers = best.tiered
     return Placement(
-        lease.worker.pool, lease.worker.id, best.candidate.rank, blocks, to_compute, best.cached, to_pull, tiers
+        lease.worker.pool,
+        lease.worker.id,
+        best.candidate.rank,
+        blocks=blocks,
+        tokens=to_compute,
+        cached=best.cached,
+        pulls=to_pull,
+        tiered=tiers,
     )
 
 

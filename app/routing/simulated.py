@@ -39,12 +39,12 @@ class Policy:
             WorkerId(""),
             PoolId("simulated"),
             "both",
-            "",
-            0,
-            block_size,
-            0,
-            max_running,
-            0,
+            host="",
+            pid=0,
+            block_size=block_size,
+            total_blocks=0,
+            max_running=max_running,
+            max_model_len=0,
             kv_events=True,
             tier_block_bytes=_BLOCK_BYTES,
         )
@@ -78,12 +78,12 @@ class Policy:
         candidate = Candidate(
             lease,
             _LIMITS,
-            0,
-            worker.active_requests,
-            0,
-            sum(line.values()),
-            len(line),
-            self._since[index] if line else 0.0,
+            rank=0,
+            requests=worker.active_requests,
+            blocks=0,
+            tokens=sum(line.values()),
+            waiting=len(line),
+            since=self._since[index] if line else 0.0,
         )
         coming = blocks - (worker.potential_blocks - worker.active_blocks)
         tiers = Tiered(store=max(0, stored_blocks - worker.cached_blocks))

@@ -66,14 +66,14 @@ class EmbeddingMemory:
         handle = EmbeddingHandle(
             self._worker,
             nixl.name,
-            nixl.metadata,
-            page_ids,
-            _PAGE,
-            embedding.rows,
-            embedding.width,
-            embedding.dtype,
-            checksum,
-            weights,
+            metadata=nixl.metadata,
+            pages=page_ids,
+            page_bytes=_PAGE,
+            rows=embedding.rows,
+            width=embedding.width,
+            dtype=embedding.dtype,
+            checksum=checksum,
+            weights=weights,
         )
         self._kept[name] = handle, page_ids
         return Kept(handle, [one for one in removals if one != name])

@@ -65,18 +65,18 @@ class EngineRequests:
         return GenerateRequest(
             job.run,
             job.prompt,
-            sampling,
-            _priority(job),
-            self._rank(job),
-            job.cache_salt,
-            handoff,
-            job.begun,
-            job.session,
-            job.adapter,
-            media,
-            self._tiers(),
-            job.trace_headers,
-            job.written,
+            sampling=sampling,
+            priority=_priority(job),
+            rank=self._rank(job),
+            cache_salt=job.cache_salt,
+            handoff=handoff,
+            begun=job.begun,
+            session=job.session,
+            adapter=job.adapter,
+            media=media,
+            tiers=self._tiers(),
+            trace_headers=job.trace_headers,
+            written=job.written,
         )
 
     async def prefill(self, job: Job, handoff: Handoff | None, weights: str) -> GenerateRequest:
@@ -108,7 +108,13 @@ class EngineRequests:
         rest = iter(job.prompt)
         inputs = [list(islice(rest, length)) for length in job.inputs.lengths]
         return EncodeRequest(
-            job.run, inputs, job.inputs.task, job.inputs.dimensions, _priority(job), self._rank(job), job.trace_headers
+            job.run,
+            inputs,
+            job.inputs.task,
+            dimensions=job.inputs.dimensions,
+            priority=_priority(job),
+            rank=self._rank(job),
+            trace_headers=job.trace_headers,
         )
 
     async def painting(self, job: Job) -> PaintRequest:

@@ -226,7 +226,7 @@ class Runner:
         """Takes over what the engine is, before its first request or while it has none."""
         self.info = info
         self.requests = EngineRequests(
-            self.worker, self.keys, self.redis, self.pictures, info, self.speeds, self._grammar_compiler
+            self.worker, self.keys, self.redis, self.pictures, info, speeds=self.speeds, compiler=self._grammar_compiler
         )
         self.throughput = Throughput(info.ranks, info.max_running * info.ranks, self.is_apart)
         self.gates = [YieldGate(info, self._rules, self.engine.stats, self.throughput.read) for _ in range(info.ranks)]

@@ -16,7 +16,7 @@ class TokenEmitters:
         """`wires`: the first one to the Redis that has reservations and records."""
         main, *others = wires
         self._main = TokenEmitter(main, keys, worker, pool, settings)
-        self._others = [TokenEmitter(wire, keys, worker, pool, settings, self._main) for wire in others]
+        self._others = [TokenEmitter(wire, keys, worker, pool, settings, main=self._main) for wire in others]
 
     def of(self, job: Job) -> TokenEmitter:
         """The one to the Redis where the job's API replica reads."""

@@ -171,12 +171,12 @@ class YieldGate:
         return EngineLoad(
             info.max_running,
             info.total_blocks,
-            stats.used_blocks // info.ranks + coming,
-            sum(w.seats for w in self._online.values()),
-            sum(g.need.seats for g in self._inside),
-            stats.step_s,
-            stats.request_step_s,
-            monotonic() - self._last_online_end,
+            used=stats.used_blocks // info.ranks + coming,
+            online=sum(w.seats for w in self._online.values()),
+            aside=sum(g.need.seats for g in self._inside),
+            step_s=stats.step_s,
+            request_step_s=stats.request_step_s,
+            quiet_s=monotonic() - self._last_online_end,
         )
 
     def _need(self, job: Job) -> Need:

@@ -60,7 +60,15 @@ async def answer(runner: Runner, job: Job, handoff: Handoff | None) -> None:
         await _interruptibly(runner, job, handoff, report)
     else:
         await _run_through(runner, job, handoff, report, runner.emitters.of(job).emit)
-    own = Timing(runner.worker, taken_at, report.first, clock.now(), report.pulled, report.refused, runner.cost_s(job))
+    own = Timing(
+        runner.worker,
+        taken_at,
+        report.first,
+        ended=clock.now(),
+        pulled=report.pulled,
+        refused=report.refused,
+        cost_s=runner.cost_s(job),
+    )
     timings = [own] if job.prefilled is None else [job.prefilled, own]
     event = Done(job.request, job.attempt, report.cached_tokens, timings, expanded=report.expanded)
     runner.emitters.of(job).end(job, event)
@@ -137,11 +145,11 @@ async def _generate(runner: Runner, job: Job, handoff: Handoff | None, report: _
                     o.text,
                     o.tokens,
                     o.index,
-                    o.finish,
-                    o.stop,
-                    o.logprobs,
-                    o.prompt_logprobs,
-                    runner.weights,
+                    finish=o.finish,
+                    stop=o.stop,
+                    logprobs=o.logprobs,
+                    prompt_logprobs=o.prompt_logprobs,
+                    weights=runner.weights,
                 ),
             )
     assert not first, "an engine gives every choice its finish"

@@ -87,7 +87,17 @@ async def compute(runner: Runner, job: Job, rendezvous: Rendezvous | None) -> Co
     job = replace(job, cached_tokens=result.cached_tokens, prefilled=timing)
     if o is not None:
         output_so_far = PartialOutput(o.tokens, len(o.text))
-        delta = Delta(job.request, job.attempt, o.text, o.tokens, 0, o.finish, o.stop, o.logprobs, weights=weights)
+        delta = Delta(
+            job.request,
+            job.attempt,
+            text=o.text,
+            tokens=o.tokens,
+            index=0,
+            finish=o.finish,
+            stop=o.stop,
+            logprobs=o.logprobs,
+            weights=weights,
+        )
         emitter.emit(job.reply_to, FirstToken(job.request, job.attempt, delta, output_so_far))
         if o.finish is not None:
             emitter.end(job, Done(job.request, job.attempt, result.cached_tokens, [timing]))

@@ -37,7 +37,9 @@ def entry(
     detail_json = orjson.dumps(_without_secrets(detail), default=str)
     if len(detail_json) > _MOST_BYTES:
         detail_json = orjson.dumps({"fields": sorted(map(str, detail))[:100], "bytes": len(detail_json)})
-    return Entry(clock.now() if when is None else when, who, action, target[:500], detail_json.decode(), outcome)
+    return Entry(
+        clock.now() if when is None else when, who, action, target[:500], detail=detail_json.decode(), outcome=outcome
+    )
 
 
 def _without_secrets(value: Any) -> Any:

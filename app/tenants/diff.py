@@ -97,7 +97,7 @@ def _keys(now: Registry, tenants: Mapping[str, TenantInFile], at: float, new_id:
                     f"tenants.{tenant}.keys.{name}: tenant {tenant_by_name[name]} has a key of that name, too"
                 )
             tenant_by_name[name] = tenant
-            yield _wanted_key(now.keys.get(name), tenant, name, file_key, at, new_id)
+            yield _wanted_key(now.keys.get(name), tenant, name, file_key, at, new_id=new_id)
 
 
 def _wanted_key(

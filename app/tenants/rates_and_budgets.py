@@ -70,7 +70,7 @@ def of_line(client: Client, rate: Rate | None = None) -> tuple[Account, ...]:
         return ()
     key = _line(client.limits, of_key(client))
     if rate is not None:
-        key = Account(_KEY, client.key, rate.account, rate.requests, rate.tokens, rate.spared)
+        key = Account(_KEY, client.key, rate.account, requests=rate.requests, tokens=rate.tokens, spared=rate.spared)
     tenant = _line(client.tenant.limits, of_tenant(client.tenant))
     return tuple(account for account in (key, tenant) if account.is_limited)
 
@@ -84,8 +84,8 @@ def of_tenant(tenant: Tenant) -> Account:
 
 
 def _of(owner: str, name: str, limits: TenantLimits) -> Account:
-    rates = limits.requests_per_min or 0, limits.tokens_per_min or 0
-    return Account(owner, name, name, *rates, 0.0, limits.parallel or 0, limits.budget)
+    requests, tokens, parallel = limits.requests_per_min or 0, limits.tokens_per_min or 0, limits.parallel or 0
+    return Account(owner, name, name, requests, tokens, spared=0.0, parallel=parallel, budget=limits.budget)
 
 
 def _line(limits: TenantLimits, account: Account) -> Account:
@@ -94,7 +94,9 @@ def _line(limits: TenantLimits, account: Account) -> Account:
         rates, requests, tokens, spare = account.rates, account.requests, account.tokens, _SHARED
     else:
         rates, requests, tokens, spare = f"{account.name}:batch", own[0] or 0, own[1] or 0, 0.0
-    return Account(account.owner, account.name, rates, requests, tokens, spare, 0, account.budget)
+    return Account(
+        account.owner, account.name, rates, requests, tokens=tokens, spared=spare, parallel=0, budget=account.budget
+    )
 
 
 def period(per: Period, now: float) -> tuple[float, float]:

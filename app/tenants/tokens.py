@@ -117,9 +117,9 @@ def verified(token: str, key: jwt.PyJWK, claims: Claims) -> Verified:
         KeyId(f"oidc_{digest[:24]}"),
         subject,
         expires,
-        None if tenant is None else TenantId(tenant),
-        None if claims.models is None else _words(value_of(payload, claims.models)),
-        claims.admin is not None and _has(payload, *claims.admin),
+        tenant=None if tenant is None else TenantId(tenant),
+        models=None if claims.models is None else _words(value_of(payload, claims.models)),
+        is_admin=claims.admin is not None and _has(payload, *claims.admin),
     )
 
 

@@ -67,7 +67,7 @@ class OtelTracer:
                     parent,
                     self._resource,
                     span.attributes,
-                    [_event(event) for event in span.events],
+                    events=[_event(event) for event in span.events],
                     kind=SpanKind.SERVER if span.serves else SpanKind.INTERNAL,
                     status=Status(StatusCode.ERROR, span.error) if span.error else _OK,
                     start_time=_ns(span.start),

@@ -77,4 +77,14 @@ class RequestTrace:
         if error:
             attributes["error.type"] = error
         place, now = self.place, clock.now()
-        return Span(self.name, place.span, place.parent, self._came, now, attributes, self.events, error, serves=True)
+        return Span(
+            self.name,
+            place.span,
+            place.parent,
+            start=self._came,
+            end=now,
+            attributes=attributes,
+            events=self.events,
+            error=error,
+            serves=True,
+        )

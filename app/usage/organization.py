@@ -77,7 +77,9 @@ def query_of(
 ) -> UsageQuery:
     groups = [_GROUPS[name] for name in _GROUPS if name in by]
     since, until = max(start, buckets.first), min(end, buckets.end)
-    return UsageQuery(since, until, (buckets.group, *groups), tenants, keys, models, ("generate",), batch)
+    return UsageQuery(
+        since, until, (buckets.group, *groups), tenants, keys=keys, models=models, tasks=("generate",), batch=batch
+    )
 
 
 def page_of(buckets: Buckets, by: Sequence[OrganizationGroup], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

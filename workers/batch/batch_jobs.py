@@ -80,9 +80,13 @@ class BatchJobs:
         except BatchNotFound:
             pass
         file = batch_paths.file_of(id_, "input")
-        order = BatchOrder(id_, KeyId(""), endpoint, file, window, now, now + read_window(window), metadata)
+        order = BatchOrder(
+            id_, KeyId(""), endpoint, file, window, created=now, expires=now + read_window(window), metadata=metadata
+        )
         size, name = self._storage.size(path), path.rpartition("/")[2]
-        input_file = StoredFile(file, order.key, name, "batch", size, now, now + self._settings.file_keep_s)
+        input_file = StoredFile(
+            file, order.key, name, purpose="batch", size=size, created=now, expires=now + self._settings.file_keep_s
+        )
         self._storage.copy(path, input_file.path)
         self._call(self._file_store.add(input_file))
         self._call(self._batch_store.create(order))
@@ -250,9 +254,9 @@ class BatchJobs:
             file.path,
             partial(self._check, order),
             self._settings.max_body,
-            lambda: self.handling.get(order.id) != batch.status,
-            self._lines_left(order),
-            partial(self._counted_line, order.id) if deaths >= CUT else nullcontext,
+            has_stopped=lambda: self.handling.get(order.id) != batch.status,
+            lines_left=self._lines_left(order),
+            guard=partial(self._counted_line, order.id) if deaths >= CUT else nullcontext,
         )
 
     def _check(self, order: BatchOrder, body: bytes) -> str:
@@ -344,7 +348,7 @@ class BatchJobs:
             if size:
                 file = fields[field] = batch_paths.file_of(id_, kind)
                 name = f"{id_}_{kind}.jsonl"
-                result_file = StoredFile(file, order.key, name, "batch_output", size, now, now + keep_s)
+                result_file = StoredFile(file, order.key, name, "batch_output", size, created=now, expires=now + keep_s)
                 self._call(self._file_store.add(result_file))
         change = self._batch_store.set_status(id_, (batch.status,), fields, self._serving.dispatcher.api)
         if self._call(change):

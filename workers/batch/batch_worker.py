@@ -104,7 +104,13 @@ class BatchWorker:
             metrics_at=self._metrics_at,
         )
         self.batch_jobs = BatchJobs(
-            self.serving, self._batch_store, self._storage, self._limits, self._handling, self._loop, self._leader.soon
+            self.serving,
+            self._batch_store,
+            self._storage,
+            self._limits,
+            self._handling,
+            loop=self._loop,
+            soon=self._leader.soon,
         )
         self._background = [
             asyncio.create_task(self._leader.run()),
@@ -158,7 +164,9 @@ class BatchWorker:
         except (StoreDown, BatchNotFound) as exc:  # the claim isn't renewed, so the leader sends it again
             log.warning("part_not_begun", batch=ticket.batch, part=ticket.part, error=exc.message)
             return
-        part = PartRunner(self.serving, self._batch_store, self._storage, ticket, batch, self._limits, self._handling)
+        part = PartRunner(
+            self.serving, self._batch_store, self._storage, ticket, batch, limits=self._limits, handling=self._handling
+        )
         self._parts.add(part)
         try:
             await part.run()

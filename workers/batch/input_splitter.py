@@ -181,4 +181,4 @@ def failed(
     problem = replace(problem, message=problem.message[:_MOST], param=problem.param and problem.param[:_MOST])
     kind = "invalid_request_error" if exc is None else exc.type
     error = {"message": problem.message, "type": kind, "param": problem.param, "code": problem.code}
-    return Result(number, custom_id, status, request, orjson.dumps({"error": error}), problem)
+    return Result(number, custom_id, status, request=request, body=orjson.dumps({"error": error}), problem=problem)

@@ -84,7 +84,15 @@ class Leader:
                 most = fair_share.lines_a_minute(batch, limits[id_])
                 running.append(
                     fair_share.Running(
-                        id_, batch.order.key, batch.model, todo, load.taken, weight, last_sent, load.answered, most
+                        id_,
+                        batch.order.key,
+                        batch.model,
+                        todo,
+                        load.taken,
+                        weight=weight,
+                        last_sent=last_sent,
+                        answered=load.answered,
+                        most=most,
                     )
                 )
             elif next_ is not None:

@@ -359,11 +359,19 @@ class PartRunner:
         finally:
             if self._generations.get(line.number) is generation:
                 del self._generations[line.number]
-        tokens = generation.prompt_tokens, generation.cached_tokens, generation.completion_tokens
-        return Result(line.number, line.custom_id, 200, generation.id, json_bytes.dumps(answer), None, *tokens)
+        return Result(
+            line.number,
+            line.custom_id,
+            200,
+            generation.id,
+            json_bytes.dumps(answer),
+            prompt=generation.prompt_tokens,
+            cached=generation.cached_tokens,
+            completion=generation.completion_tokens,
+        )
 
     def _failed(self, line: BatchLine, exc: XylemError) -> Result:
         problem = Problem(exc.code, exc.message, line.number, exc.param)
         return Result(
-            line.number, line.custom_id, exc.status, "", orjson.dumps(self._endpoint.error_body(exc)), problem
+            line.number, line.custom_id, exc.status, "", orjson.dumps(self._endpoint.error_body(exc)), problem=problem
         )

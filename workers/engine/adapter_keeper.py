@@ -101,7 +101,7 @@ class AdapterKeeper:
             self._current.keys(),
             wanted_names,
             [name for name in self._asked if name not in resting],
-            time.monotonic(),
+            now=time.monotonic(),
         )
         await self._close(step.remove)  # at once, before a request can begin with one of them
         for name in step.remove:
@@ -228,4 +228,4 @@ def keeper_of(
     engine = runner.engine
     if not isinstance(engine, Adapters) or not info.max_adapters:
         return None
-    return AdapterKeeper(runner, lease, engine, pool_id, pool, info, changing)
+    return AdapterKeeper(runner, lease, engine, pool_id, pool, info=info, changing=changing)

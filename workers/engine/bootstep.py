@@ -150,9 +150,11 @@ class EngineStep(bootsteps.StartStopStep):
             engine = create_engine(pool, address, None if self.group is None else self.group.node)
             if self.port is not None and settings.engine_metrics and isinstance(engine, Metered):
                 engine.keep_metrics()
-            own = self.worker_id, self.pool_id
             tokenizer = partial(load_tokenizer, pool.model_dir, pool.chat_template, pool.tokenizer_mode)
-            self.runner = runners.Runner(engine, *own, settings, self.pool.aside, self.pool.model, tokenizer)
+            own = self.worker_id, self.pool_id, settings
+            self.runner = runners.Runner(
+                engine, *own, rules=self.pool.aside, model=self.pool.model, tokenizer=tokenizer
+            )
             info = self.runner.load()
             if info.embeddings is not None or pool.role == "encode":
                 self.runner.call(self.runner.pictures.start())
@@ -210,7 +212,7 @@ class EngineStep(bootsteps.StartStopStep):
                 "engine_has_other_blocks", configured=self.pool.block_size, block_size=lines.block_size, step=lines.step
             )
         keeper = StateKeeper(runner, lease, self.pool_id, self.pool, feeds)
-        adapters = keeper_of(runner, lease, self.pool_id, self.pool, info, keeper.changing)
+        adapters = keeper_of(runner, lease, self.pool_id, self.pool, info, changing=keeper.changing)
         prefixes = PrefixKeeper(runner, lease, self.pool_id, kv.cleaner) if keeps else None
         following = [asyncio.create_task(feed.run()) for feed in feeds]
         await keeper.adopt()

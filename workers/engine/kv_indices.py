@@ -62,7 +62,14 @@ def kv_indices(
             place, every_s = open_store(pool.tiers.disk), pool.tiers.disk_look_s
             erased_salts = ErasedSalts(runner.redis, keys, name)
             cleaner = StoreCleaner(
-                place, size, stores[0], wire, keys.cleaning(name), runner.worker, every_s, erased_salts
+                place,
+                size,
+                stores[0],
+                wire,
+                keys.cleaning(name),
+                worker=runner.worker,
+                every_s=every_s,
+                erased_salts=erased_salts,
             )
     most = math.inf if pool.tiers is not None else _MOST_UNBOUNDED
     feeds = [
@@ -83,7 +90,7 @@ def kv_indices(
         )
         for source, cache, beginning, host, store in zip_longest(sources, caches, beginnings, hosts, stores)
     ]
-    return KvIndices(caches, beginnings, hosts, stores[0] if stores else None, feeds, cleaner)
+    return KvIndices(caches, beginnings, hosts, store=stores[0] if stores else None, feeds=feeds, cleaner=cleaner)
 
 
 def why_unindexed(info: EngineInfo) -> str:

@@ -176,9 +176,9 @@ class LeaseKeeper:
             stats.running,
             stats.waiting,
             stats.used_blocks,
-            stats.lent_blocks,
-            sum(map(len, runner.gates)),
-            0 if self.stays_out else min(gate.most for gate in runner.gates),
+            lent_blocks=stats.lent_blocks,
+            aside=sum(map(len, runner.gates)),
+            aside_most=0 if self.stays_out else min(gate.most for gate in runner.gates),
         )
         if own.max_adapters:
             own = replace(own, adapters=runner.adapters.open)

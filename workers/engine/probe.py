@@ -77,7 +77,7 @@ class Probe:
         elif pool.role == "encode":
             await cast(PictureEncoder, engine).encode_picture(PictureRequest(run, _picture(), [], _UNTRACED))
         elif pool.task in ("embed", "classify"):
-            text = EncodeRequest(run, [[TOKEN]], pool.task, None, _FIRST, rank, _UNTRACED)
+            text = EncodeRequest(run, [[TOKEN]], pool.task, None, priority=_FIRST, rank=rank, trace_headers=_UNTRACED)
             if not await cast(Encoder, engine).encode(text):
                 raise EngineFailed("It made no vector.")
         else:

@@ -67,7 +67,7 @@ class ReservationAudit:
         reservations = await cast(Awaitable[dict[bytes, bytes]], runner.redis.hgetall(keys.reservations(runner.worker)))
         dead = await self._dead(reservations.values(), now)
         runs = [RunId(run.decode()) for run in reservations]
-        reply = await runner.redis.eval(*recount(keys, runner.worker, runner.pool, len(runner.gates), runs, dead))
+        reply = await runner.redis.eval(*recount(keys, runner.worker, runner.pool, len(runner.gates), runs, dead=dead))
         reserved_runs, dropped_runs = ([x.decode() for x in part] for part in cast(list[list[bytes]], reply))
         for run in dropped_runs:
             runner.drop(RunId(run))

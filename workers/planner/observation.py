@@ -61,7 +61,9 @@ class Observation:
             pool = self._pools[name]
             aside = pool.model in batches or any(lease.load.aside for lease in self.leases[name])
             gpus = pool.scale.gpus if pool.scale is not None else 0
-            seen_pools.append(SeenPool(name, pool.model, pool.role, speed, workers, target, gpus, aside))
+            seen_pools.append(
+                SeenPool(name, pool.model, pool.role, speed, workers=workers, wanted=target, gpus=gpus, aside=aside)
+            )
         await self._wire.execute(
             [("HSET", keys.planner_speeds(), pool.pool, _encode(pool.speed)) for pool in seen_pools]
         )

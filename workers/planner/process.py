@@ -106,7 +106,9 @@ class Planner:
                 arrivals_per_s=round(plan.arrivals_per_s, 3),
                 act=self._act,
             )
-        return Desired(plan.workers, plan.reason, decision, now, self._act, drain, plan.arrivals_per_s)
+        return Desired(
+            plan.workers, plan.reason, decision, at=now, act=self._act, drain=drain, arrivals_per_s=plan.arrivals_per_s
+        )
 
     async def _tell(self, targets: Mapping[PoolId, Desired]) -> None:
         """Raises: StoreDown."""

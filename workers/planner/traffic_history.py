@@ -27,10 +27,10 @@ def merged(parts: Sequence[Traffic], begin: float, seconds: float) -> Traffic:
         begin,
         seconds,
         sum(part.arrivals for part in parts),
-        _sum([part.prompts for part in parts]),
-        _sum([part.answers for part in parts]),
-        sum(part.met for part in parts),
-        sum(part.ended for part in parts),
+        prompts=_sum([part.prompts for part in parts]),
+        answers=_sum([part.answers for part in parts]),
+        met=sum(part.met for part in parts),
+        ended=sum(part.ended for part in parts),
     )
 
 

@@ -59,7 +59,7 @@ async def create(request: Request) -> MessageBatch:
     client, id_, now = state.api_keys.client(request.scope), new_message_batch_id(), int(clock.now())
     lines, count = await state.off_loop(raw, lambda: input_file(raw))
     expires = now + state.settings.file_keep_s
-    file = StoredFile(new_file_id(), client.key, f"{id_}.jsonl", "batch", len(lines), now, expires)
+    file = StoredFile(new_file_id(), client.key, f"{id_}.jsonl", "batch", size=len(lines), created=now, expires=expires)
     await add_file(state, client, file, lambda: state.storage.put(file.path, lines))
     order = new_order(request, id_, MESSAGES, file.id, WINDOW, requests=count)
     try:

@@ -91,7 +91,7 @@ async def begin_or_join(
     last = headers.get(b"last-event-id", "")
     if last:
         request, skip = _position(last)
-        return await _read(state, request, kind, body, scope, plan, skip)
+        return await _read(state, request, kind, body, scope, plan=plan, skip=skip)
     join = headers.get(b"idempotency-key", "")
     if len(join) > _LONGEST_KEY:
         raise RequestError(f"An Idempotency-Key has at most {_LONGEST_KEY} characters.", param="Idempotency-Key")
@@ -102,7 +102,7 @@ async def begin_or_join(
     async with returned(charge):
         first = await patiently(state, lambda: _put(state, kept_request, join, read))
     if first != kept_request.id:
-        return await _read(state, first, kind, body, scope, plan, 0)
+        return await _read(state, first, kind, body, scope, plan=plan, skip=0)
     return start(state, kept_request, plan, charge, trace_of(scope))
 
 
@@ -139,11 +139,11 @@ def new_kept(
         id_,
         kind,
         raw,
-        now,
-        now + plan.timeout_s,
-        client.key,
-        background,
-        request_name,
+        created=now,
+        deadline=now + plan.timeout_s,
+        key=client.key,
+        background=background,
+        x_request_id=request_name,
         chat=chat,
         media=media,
         trace=place_of(scope),

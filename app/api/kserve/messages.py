@@ -52,10 +52,10 @@ def request_of(message: Any, within_s: float | None) -> InferRequest:
         message.model_name,
         message.model_version,
         message.id,
-        inputs,
-        parameters_of(message.parameters),
-        [one.name for one in message.outputs],
-        within_s,
+        inputs=inputs,
+        parameters=parameters_of(message.parameters),
+        outputs=[one.name for one in message.outputs],
+        within_s=within_s,
     )
 
 

@@ -61,7 +61,7 @@ async def handle(endpoint: CompletionEndpoint, state: ApiState, raw: bytes, scop
     except PipelineNamed as exc:
         if endpoint is not CHAT or exc.paints:
             raise
-        return await pipelines.chat(state, asking, exc, raw, scope, receive)
+        return await pipelines.chat(state, asking, exc, raw, scope, receive=receive)
     if body.priority is not None:
         check_priority(state, scope, body)
     goes_on = asks_to_keep(scope)  # the answer continues without its client

@@ -76,7 +76,7 @@ def _new(state: ApiState, key: KeyId, name: str, size: int, fields: Fields) -> S
         raise RequestError(f"A file's name has at most {_LONGEST_NAME} characters.", param="file")
     now = int(clock.now())
     keep_s = fields.expires_after.seconds if fields.expires_after else state.settings.file_keep_s
-    return StoredFile(new_file_id(), key, name, fields.purpose, size, now, now + keep_s)
+    return StoredFile(new_file_id(), key, name, purpose=fields.purpose, size=size, created=now, expires=now + keep_s)
 
 
 def _store(storage: Storage, path: str, source: IO[bytes]) -> None:

@@ -85,7 +85,7 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
     except PipelineNamed as exc:
         if not exc.paints:
             raise
-        return await _of_pipeline(state, asking, exc, raw, scope, receive)
+        return await _of_pipeline(state, asking, exc, raw, scope, receive=receive)
     check_priority(state, scope, body)
     other = other_plan(asking, IMAGES, body, plan, raw)
     call = await placed_call(state, scope, receive, plan, other)
@@ -96,7 +96,7 @@ async def _of_pipeline(
     state: ApiState, asking: Asking, pipeline_request: PipelineNamed, raw: bytes, scope: Scope, receive: Receive
 ) -> Response:
     """Raises: XylemError."""
-    conductor = Conductor(state, asking, pipeline_request, EDITS.prefix, scope, receive)
+    conductor = Conductor(state, asking, pipeline_request, EDITS.prefix, scope, receive=receive)
     if pipeline_request.body.stream:
         return ImageStream(partial(conductor.pictures, raw), "image_generation", conductor.in_last)
     body, call = await conductor.pictures(raw)

@@ -25,7 +25,7 @@ async def keep(state: ApiState, scope: Scope, file: bytearray, painting: Paintin
     owner, now = state.api_keys.owner(scope), int(clock.now())
     expires = now + state.settings.media_keep_s
     name = f"picture.{painting.format}"
-    record = StoredFile(new_file_id(), owner, name, "image", len(file), now, expires)
+    record = StoredFile(new_file_id(), owner, name, purpose="image", size=len(file), created=now, expires=expires)
     await in_thread(state.painted.put, record.path, file)
     try:
         await state.files.add(record, await state.quotas.files(state.api_keys.client(scope)))
@@ -42,10 +42,10 @@ async def keep_video(state: ApiState, kept_request: KeptRequest, file: bytearray
         FileId(kept_request.id),
         kept_request.key,
         "video.mp4",
-        "video",
-        len(file),
-        now,
-        now + state.settings.media_keep_s,
+        purpose="video",
+        size=len(file),
+        created=now,
+        expires=now + state.settings.media_keep_s,
     )
     await in_thread(state.painted.put, record.path, file)
     await state.files.add(

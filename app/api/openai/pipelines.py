@@ -26,7 +26,7 @@ async def chat(
     if chat_request.kept or asks_to_keep(scope):
         param = "store" if chat_request.kept else "Idempotency-Key"
         raise RequestError("An answer of a pipeline is not kept: it can be neither stored nor resumed.", param=param)
-    conductor = Conductor(state, asking, pipeline_request, CHAT.row.prefix, scope, receive)
+    conductor = Conductor(state, asking, pipeline_request, CHAT.row.prefix, scope, receive=receive)
     if chat_request.stream:
         return _ChatStream(conductor, raw)
     body, call = await conductor.chat(raw)

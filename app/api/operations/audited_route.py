@@ -43,7 +43,7 @@ class AuditedRoute(APIRoute):
                         f"{request.method} {self.path}",
                         _target(request),
                         _asked(request),
-                        outcome,
+                        outcome=outcome,
                     )
             return response
 

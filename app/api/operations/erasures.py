@@ -77,7 +77,7 @@ async def _erase(request: Request, state: ApiState, kind: Kind, name: str, erasu
     if over and erasures is not None:
         labels = await store.labels(erasures.tenants)
         counts = {"keys": erasures.valid} if erasures.valid else {}
-        new_erasure = Erasure(kind, name, clock.now(), erasures.owners, labels, counts, clear=body.clear_kv)
+        new_erasure = Erasure(kind, name, clock.now(), erasures.owners, labels, removed=counts, clear=body.clear_kv)
         await store.put(new_erasure)  # first: whatever happens from here on, it will be carried out
         await store.revoke(new_erasure.owners)
         await store.change_salts(new_erasure)

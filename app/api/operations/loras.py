@@ -60,7 +60,7 @@ async def add_adapter(request: Request, state: Admin) -> AdapterCard:
     """
     body = await read_short(request, NewAdapter)
     pools = [PoolId(pool) for pool in body.pools]
-    adapter = Adapter(body.name, 0, body.model, body.source, body.sha256, pools, body.min_workers)
+    adapter = Adapter(body.name, 0, body.model, body.source, body.sha256, pools=pools, min_workers=body.min_workers)
     return _card(*await changes.add(state, adapter))
 
 

@@ -50,11 +50,11 @@ async def pin(state: ApiState, body: NewPrefix, tokens: list[int]) -> tuple[Pref
         new_prefix_id(),
         model.name,
         tokens,
-        now,
-        now + (body.pin_s or _ONCE_S),
-        body.copies,
-        body.cache_salt,
-        model.name if model.adapter else None,
+        created=now,
+        until=now + (body.pin_s or _ONCE_S),
+        copies=body.copies,
+        cache_salt=body.cache_salt,
+        adapter=model.name if model.adapter else None,
         once=not body.pin_s,
     )
     for pool in pools:

@@ -107,7 +107,7 @@ async def make_key(request: Request, state: Admin) -> dict[str, Any]:
     check_name(body.name)
     token = None if body.sha256 is not None else new_token()
     digest = bytes.fromhex(body.sha256) if body.sha256 is not None else digest_of(token or "")
-    api_key = new_key(now, body.name, body.tenant, digest, body.limits(), clock.now())
+    api_key = new_key(now, body.name, body.tenant, digest, body.limits(), at=clock.now())
     await change(state, now, [put_key(api_key)])
     await audit.note(
         state, request, "POST /admin/keys", api_key.name, {"tenant": api_key.tenant, **shown(api_key.limits)}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from app.api.resumable.store import REFUSALS, Found, Lost, Over, ResumableStore, Unkept
 from app.dispatch.answering.generation import Adopted, Generation
@@ -306,4 +307,4 @@ async def _next_events(request: RequestId, call: Generation) -> list[Event]:
 
 
 def as_kept(request: RequestId, choice: int, d: Delta) -> Delta:
-    return Delta(request, 0, d.text, d.tokens, choice, d.finish, d.stop, d.logprobs, d.prompt_logprobs, d.weights)
+    return replace(d, request=request, attempt=0, index=choice)

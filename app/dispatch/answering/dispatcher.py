@@ -92,20 +92,22 @@ class Dispatcher:
             keys,
             fleet,
             pools,
-            retry_after_s,
-            patience_s,
-            self.in_flight,
-            self.fail,
-            adapter,
-            wake_pool,
-            token_redis,
-            broker,
+            retry_after_s=retry_after_s,
+            patience_s=patience_s,
+            in_flight=self.in_flight,
+            fail=self.fail,
+            adapter=adapter,
+            wake_pool=wake_pool,
+            token_redis=token_redis,
+            broker=broker,
             api=api,
         )
         self.placer.shares.step_aside = self.lost
         self.placers = {HOME: self.placer}  # of each cell
         self.deaths = Deaths(wire, keys)
-        self._retry = Retry(self.in_flight, self.placers, self._end, self.fail, max_migrations, self.deaths, media)
+        self._retry = Retry(
+            self.in_flight, self.placers, self._end, self.fail, max_migrations, deaths=self.deaths, media=media
+        )
 
     @property
     def watching(self) -> list[Recorder | TrafficCounter]:

@@ -131,7 +131,7 @@ class Generation(GenerationBase):
     def _inspected(self) -> Inspection:
         names = log_names(self.x_request_id, "" if self._trace is None else self._trace.place.trace)
         hook = self._dispatcher.hook
-        return Inspection(self.id, self.plan, self.client, hook, names, self.count, self._deadline)
+        return Inspection(self.id, self.plan, self.client, hook, names, count=self.count, deadline=self._deadline)
 
     async def __aexit__(self, _type: object, exc: BaseException | None, _trace: object) -> None:
         """Cancels unfinished prompts, and observes the metrics."""
@@ -292,10 +292,10 @@ class Generation(GenerationBase):
             request,
             self._begun.attempt if self._begun else 0,
             self._dispatcher.api,
-            self.prompts[number],
-            sampling,
-            self._deadline,
-            self.plan.priority,
+            prompt=self.prompts[number],
+            sampling=sampling,
+            deadline=self._deadline,
+            priority=self.plan.priority,
             cache_salt=salted(tenants_salt, own_salt) if tenants_salt or own_salt else None,
             aside=self.plan.aside,
             whole=self.plan.whole,
@@ -311,7 +311,14 @@ class Generation(GenerationBase):
             written=self.plan.written[number] if self.plan.written else [],
         )
         inflight = InFlight(
-            job, groups, self.answer, self.plan.wishes, prefill_groups, self.model.encode_pools, self._params, attempts
+            job,
+            groups,
+            self.answer,
+            self.plan.wishes,
+            prefill_groups,
+            encode_pools=self.model.encode_pools,
+            params=self._params,
+            log=attempts,
         )
         inflight.tenant = self.client.tenant
         if self._begun is not None:
@@ -393,7 +400,15 @@ class Generation(GenerationBase):
         attempt = self._begun.attempt if self._begun else 0
         times = self._came, end, None if self._first is None else self._first - self._arrived
         return record_of(
-            self, usage, self.client, outcome, times, self._in_flight, attempt, self.batch_line, self.x_request_id
+            self,
+            usage,
+            self.client,
+            outcome,
+            times,
+            prompts=self._in_flight,
+            attempt=attempt,
+            line=self.batch_line,
+            x_request_id=self.x_request_id,
         )
 
     def _record_end(self, outcome: str, usage_so_far: Used | None, *, goes_on: bool) -> UsageRecord:
@@ -438,7 +453,9 @@ class Generation(GenerationBase):
                 itl_s = (self._last - self._first) / steps
                 meters.itl.observe(itl_s)
         if self._dispatcher.traffic is not None:
-            self._dispatcher.traffic.ended(self.plan, outcome, self._in_flight, self.done.values(), first_s, itl_s)
+            self._dispatcher.traffic.ended(
+                self.plan, outcome, self._in_flight, self.done.values(), ttft_s=first_s, itl_s=itl_s
+            )
 
     def _end_trace(self, trace: RequestTrace, end: float, outcome: str) -> None:
         trace.error = "" if outcome == OK else outcome
@@ -446,6 +463,6 @@ class Generation(GenerationBase):
             first = None
             if self._first is not None and self.completion_tokens:
                 first = end - (time.perf_counter() - self._first)
-            add_answer(trace, self.plan, self.id, self._in_flight, self.tokens(), first, trace.error)
+            add_answer(trace, self.plan, self.id, self._in_flight, self.tokens(), first_token=first, error=trace.error)
         if trace.ends_with_answer:
             trace.end()

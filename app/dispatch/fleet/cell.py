@@ -35,9 +35,9 @@ class Cell:
             pools,
             settings.max_queued,
             settings.intervals.look_s,
-            self.token_redis,
-            self.broker is not None,
-            self._index,
+            token_redis=self.token_redis,
+            broker_apart=self.broker is not None,
+            index=self._index,
         )
 
     async def close(self, api: ApiId) -> None:

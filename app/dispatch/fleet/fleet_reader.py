@@ -272,7 +272,7 @@ class FleetReader:
             commands.append(("EVAL", COMING, 1, keys.starting(pool), fleet.left, *prompts))
         # An engine that reports no events tells nothing of its tiers either.
         looks_up_tiers = fleet.has_tiers and not fleet.guessed
-        return _Question(commands, fleet.guessed, fleet.older, bool(prompts), looks_up_tiers, grid)
+        return _Question(commands, fleet.guessed, fleet.older, bool(prompts), has_tiers=looks_up_tiers, grid=grid)
 
     def _match(self, pool: PoolId, question: "_Question", prompts: Sequence[bytes], first: int = 0) -> Command:
         """`first`: how many of the first guessed places are; if any is, the caches that tell of themselves are, too."""
@@ -341,10 +341,10 @@ class FleetReader:
             candidates,
             matches,
             fleet.indices,
-            fleet.homes,
-            fleet.lines,
-            fleet.speeds,
-            bool(candidates),
+            homes=fleet.homes,
+            lines=fleet.lines,
+            speeds=fleet.speeds,
+            lately=bool(candidates),
             looked_up=same and cache_reply is not None,
         )
 

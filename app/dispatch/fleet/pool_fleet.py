@@ -145,7 +145,17 @@ class PoolFleet:
         lease, rank = self._places[index]
         requests, blocks, tokens, waiting, pulls, aside, aside_blocks, since_ms = ENTRY.unpack(entry)
         return Candidate(
-            lease, self._limits, rank, requests, blocks, tokens, waiting, since_ms / 1000, pulls, aside, aside_blocks
+            lease,
+            self._limits,
+            rank=rank,
+            requests=requests,
+            blocks=blocks,
+            tokens=tokens,
+            waiting=waiting,
+            since=since_ms / 1000,
+            pulls=pulls,
+            aside=aside,
+            aside_blocks=aside_blocks,
         )
 
     def matches(

@@ -115,9 +115,9 @@ class MediaStore:
         tenant = client.tenant.name if client.key and client.tenant.name != DEFAULT else ""
         owner = f"{client.key}|{tenant}"
         most = f"{self._most} {self._most // _TENANT} {self._most // _KEY}"
-        arguments = [part for sha256, data in samples.data.items() for part in (sha256, len(data))]
+        sizes = [part for sha256, data in samples.data.items() for part in (sha256, len(data))]
         self._held.add(samples.request)  # first: this may be cancelled
-        first, *rest = await self._run(HOLD_MEDIA, samples.request, owner, self._left_ms, most, *arguments)
+        first, *rest = await self._run(HOLD_MEDIA, samples.request, owner, self._left_ms, *(most, *sizes))
         if first:
             self._held.discard(samples.request)
             return first.decode(), *rest

@@ -60,7 +60,7 @@ def speech_of(pool: Pool, tokenizer: Tokenizer) -> Speech:
         if pool.engine != "mock":
             raise SettingsError(f"path={pool.model_dir}: a pool of task transcribe needs a Whisper model")
         begin = tuple(tokenizer.encode(_START, add_special_tokens=False))
-        return Speech(begin, {}, {}, None, None, None, (), signs)
+        return Speech(begin, {}, tasks={}, no_times=None, earlier=None, first_time=None, suppressed=(), signs=signs)
     no_times = find("<|notimestamps|>")
     first_time = find("<|0.00|>")
     if first_time is None and no_times is not None:  # older files don't name them
@@ -72,7 +72,9 @@ def speech_of(pool: Pool, tokenizer: Tokenizer) -> Speech:
             tasks[task] = token
     languages = {code: token for code in LANGUAGES if several and (token := find(f"<|{code}|>")) is not None}
     earlier = find("<|startofprev|>")
-    return Speech((start,), languages, tasks, no_times, earlier, first_time, pool.suppressed, signs)
+    return Speech(
+        (start,), languages, tasks, no_times, earlier, first_time=first_time, suppressed=pool.suppressed, signs=signs
+    )
 
 
 _NAMED = """

@@ -22,7 +22,7 @@ def attempt_spans(attempt: Attempt, request_span: str, first_token: float | None
     if job.worker:
         own |= {"xylem.worker": job.worker, "xylem.pool": job.stages[-1].pool}
     return [
-        Span("attempt", attempt.span, request_span, attempt.began, attempt.ended, own, error=attempt.error),
+        Span("attempt", attempt.span, request_span, attempt.began, attempt.ended, attributes=own, error=attempt.error),
         *_placing(attempt),
         *_computing(attempt, first_token),
     ]
@@ -86,7 +86,7 @@ def _stage(
     """A span within the attempt: two processes' readings of Redis' clock may differ a little."""
     start = min(max(start, attempt.began), attempt.ended)
     end = min(max(start, end), attempt.ended)
-    return Span(name, new_span_id(), parent or attempt.span, start, end, attributes)
+    return Span(name, new_span_id(), parent or attempt.span, start=start, end=end, attributes=attributes)
 
 
 def _worker(job: Job, timing: Timing) -> dict[str, Attribute]:

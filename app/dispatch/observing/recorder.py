@@ -135,7 +135,7 @@ def _all_recorded(requests: Sequence[_Ended], secret: bytes) -> list[Recorded]:
 def recorded(job: Job, came: float, answers: list[int], secret: bytes, model: str = "") -> Recorded:
     """The record of a request, without any text or name: digests need the secret to be compared with a guess."""
     session = blake2b(job.session.encode(), key=secret, digest_size=HASH_BYTES).digest() if job.session else b""
-    return Recorded(job.request, came, len(job.prompt), answers, _blocks(job, secret, model), session)
+    return Recorded(job.request, came, len(job.prompt), answers, blocks=_blocks(job, secret, model), session=session)
 
 
 def _blocks(job: Job, secret: bytes, model: str) -> bytes:

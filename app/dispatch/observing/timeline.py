@@ -33,7 +33,17 @@ class Timeline(Struct, frozen=True):
         job = inflight.job
         prompt_tokens, timings = len(job.prompt), inflight.timings
         placed_at, attempts = inflight.placed_at, inflight.attempts
-        return cls(model, outcome, arrival, placed_at, end, attempts, prompt_tokens, timings, job.x_request_id)
+        return cls(
+            model,
+            outcome,
+            arrived=arrival,
+            placed=placed_at,
+            ended=end,
+            attempts=attempts,
+            prompt_tokens=prompt_tokens,
+            timings=timings,
+            x_request_id=job.x_request_id,
+        )
 
     def stages(self) -> dict[str, float]:
         """Seconds of each stage. `transfer` is measured by the engine, and part of `resume`."""

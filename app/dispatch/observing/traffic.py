@@ -32,7 +32,7 @@ class _Count:
 
     def told(self, begin: float) -> Traffic:
         prompts, answers = Histogram(self.prompts, self.prompt_tokens), Histogram(self.answers, self.answer_tokens)
-        return Traffic(begin, TRAFFIC_WINDOW_S, self.arrivals, prompts, answers, self.met, self.ended)
+        return Traffic(begin, TRAFFIC_WINDOW_S, self.arrivals, prompts, answers=answers, met=self.met, ended=self.ended)
 
 
 class TrafficCounter:

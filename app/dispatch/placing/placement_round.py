@@ -111,7 +111,9 @@ class PlacementRound:
         places = [c for pool in inflight.encode_pools for c in self.views[pool].candidates]
         model = self._pools[inflight.encode_pools[0]].model
         cached_tokens = first.cached * worker.block_size
-        encoders = choose_encoders(inflight.job.media, places, self.encoded, model, weights, self._now, cached_tokens)
+        encoders = choose_encoders(
+            inflight.job.media, places, self.encoded, model, weights, now=self._now, cached_tokens=cached_tokens
+        )
         for encoder in encoders:
             self._reserve(encoder.to, inflight)
         return encoders
@@ -128,7 +130,9 @@ class PlacementRound:
         work, holds = (context, True) if job.kind == "decode" else (job.work, False)
         if holds and job.media:
             work += job.encoder_tokens
-        ask = Ask(work, to_come, job.sampling.n, inflight.wishes.session, job.aside, holds, self._now, room)
+        ask = Ask(
+            work, to_come, job.sampling.n, inflight.wishes.session, job.aside, holds=holds, now=self._now, room=room
+        )
         refusal: XylemError | None = None
         for group in inflight.groups:
             rules = self._pools[group[0]].routing
@@ -137,7 +141,7 @@ class PlacementRound:
             try:
                 stages = self._shortly(inflight, ask, group, rules, rng)
                 if stages is None:
-                    stages = self._stages(inflight, ask, group, rules, rng, turn)
+                    stages = self._stages(inflight, ask, group, rules, rng, turn=turn)
             except NoWorker as exc:
                 refusal = refusal if isinstance(refusal, Saturated) else exc
                 continue
@@ -189,7 +193,9 @@ class PlacementRound:
                     return None
                 homes.append(own)
             lines, matches = cast(Lines, view.lines), self._matches(inflight, pool)
-            options += shortlist(ask, view.candidates, lines, matches, fleet, rules.prefill_weight, fits, homes)
+            options += shortlist(
+                ask, view.candidates, lines, matches, fleet, weight=rules.prefill_weight, fits=fits, also=homes
+            )
         if not options:
             return None
         decision = place(ask, options, rules, rng, fleet=fleet)
@@ -222,10 +228,10 @@ class PlacementRound:
         except (NoWorker, Saturated):
             if len(able) == len(options):
                 raise
-            return self._only_split(inflight, ask, options, rules, rng, turn)
+            return self._only_split(inflight, ask, options, rules, rng, turn=turn)
         split = None
         if inflight.prefill_groups or self._pools[decision.placement.pool].peers:
-            split = self._split(inflight, ask, decision, options, rules, rng, turn)
+            split = self._split(inflight, ask, decision, options, rules, rng=rng, turn=turn)
         if split is not None:
             return {"prefill": split.prefill, "decode": split.decode}
         return {inflight.job.kind: decision}
@@ -295,7 +301,7 @@ class PlacementRound:
         for group in _prefills(inflight):
             prefills = _of_weights([o for pool in group for o in self._options(inflight, pool)], weights)
             prefill_rules = inflight.rules(self._pools[group[0]].routing)
-            split = place_split(ask, here, prefills, decodes, (prefill_rules, rules), rng, turn)
+            split = place_split(ask, here, prefills, decodes, (prefill_rules, rules), rng=rng, turn=turn)
             if split is not None:
                 return split
         if self._pools[pool := here.placement.pool].peers and _may_split(inflight):

@@ -92,7 +92,7 @@ class Placer:
         self._rng = Random()  # noqa: S311 (spreads load, guards nothing)
         self._turns = count()
         self._waiting: list[InFlight] = []
-        self.shares = TenantShares(wire, keys, pools, in_flight, cell, api)
+        self.shares = TenantShares(wire, keys, pools, in_flight, cell, api=api)
         self._held = HeldRequests(pools, patience_s, self.shares)
         self._try_held = asyncio.Event()
         self._rounds: asyncio.Task[None] | None = None
@@ -297,7 +297,9 @@ class Placer:
             places = round_.assign(inflight, self._rng, next(self._turns), room)
             encoders = inflight.encoders if round_.encodes else 0
             first, apart = round_.lease(places[encoders]).worker, self._writer.broker_apart
-            placing = placement(self._keys, round_.grids, inflight, places, first, encoders, broker_apart=apart)
+            placing = placement(
+                self._keys, round_.grids, inflight, places, first, encoders=encoders, broker_apart=apart
+            )
         except Saturated:
             self._wakes(round_, inflight)
             self._held.full(inflight.line)
@@ -316,7 +318,7 @@ class Placer:
         for to in places[encoders:]:
             grid, lease = round_.grids[to.pool], round_.lease(to)
             if not lease.worker.kv_events:
-                predictions += prediction(self._keys, self._pools[to.pool], grid, inflight, to, lease)
+                predictions += prediction(self._keys, self._pools[to.pool], grid, inflight, to, lease=lease)
             is_known = self._pools[to.pool].routing.policy == "kv" and round_.views[to.pool].looked_up
             inflight.expected = expected_tokens(inflight, places, lease, grid) if is_known else -1
             points = len(inflight.hashes(grid, inflight.job.weights or "")) // HASH_BYTES

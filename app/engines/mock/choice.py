@@ -114,7 +114,7 @@ class MockChoice:
         self._vocabulary = vocabulary
         adapter += seen(request.media)
         self._adapter, self._weights = adapter, weights
-        self._sampler = Sampler(vocabulary, request.prompt, sampling, seed, weights, adapter)
+        self._sampler = Sampler(vocabulary, request.prompt, sampling, seed, weights, adapter=adapter)
         self._scanner = StopScanner(sampling.stop, include=sampling.include_stop) if sampling.stop else None
         self._script = script
         self._answer_tokens = len(script) or max(answer_tokens, sampling.min_tokens)
@@ -165,7 +165,17 @@ class MockChoice:
         cached_tokens = self.stream.cached_tokens or 0
         transfer, self.stream.pulled = self.stream.pulled, None
         text = self._behind(text)
-        return StepOutput(text, [token], self.index, finish, stop, logprobs, cached_tokens, prompt_logprobs_, transfer)
+        return StepOutput(
+            text,
+            [token],
+            index=self.index,
+            finish=finish,
+            stop=stop,
+            logprobs=logprobs,
+            cached_tokens=cached_tokens,
+            prompt_logprobs=prompt_logprobs_,
+            pulled=transfer,
+        )
 
     def _due(self, count: int) -> int | None:
         """The token that has to follow after `count` tokens: of the script, or EOS; else None."""

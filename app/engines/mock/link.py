@@ -57,7 +57,15 @@ class Link:
         agent = base64.b64encode(self._nixl.metadata).decode() if self._nixl else ""
         base, args = self.memory.address if self.memory else 0, self._args
         return KvPlace(
-            self.name, agent, self._rank, base, blocks, args.block_bytes, self._block_size, args.layout, request
+            self.name,
+            agent,
+            rank=self._rank,
+            base=base,
+            blocks=blocks,
+            block_bytes=args.block_bytes,
+            block_size=self._block_size,
+            layout=args.layout,
+            request=request,
         )
 
     def check(self, other: KvPlace) -> None:

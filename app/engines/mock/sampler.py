@@ -96,7 +96,7 @@ class Sampler:
 
     def logprob(self, token: int, top: int) -> TokenLogprob:
         """The logprob of `token` at the last `choose`, before sampling parameters, with `top` alternatives."""
-        return _logprob(self._vocabulary, self._place, token, top, self.names, self._due)
+        return _logprob(self._vocabulary, self._place, token, top, self.names, due=self._due)
 
     def _draw(self, place: int) -> float:
         """A number in [0, 1) that depends on the seed and the context."""

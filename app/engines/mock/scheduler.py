@@ -103,7 +103,7 @@ class Scheduler:
             prefill += self._admit(choices, fetching, budget)
         duration = self._step_s + len(self.running) * self._sequence_s + prefill * self._token_s
         idle = not seats and not self.running
-        return StepPlan(choices, duration, fetching, idle, len(self.running), prefill)
+        return StepPlan(choices, duration, fetching, idle=idle, running=len(self.running), prefill=prefill)
 
     def _end_load(self, choice: MockChoice) -> int:
         """Returns how many blocks it was."""

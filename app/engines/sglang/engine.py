@@ -330,7 +330,7 @@ class SglangEngine:
             for index in range(request.sampling.n):
                 if not (request.begun and request.begun[index].finished):
                     choice = SglangChoice(request, index, self._tokenizer, self._pool.context_len)
-                    running.start(index, run(engine, request, choice, index, self._speculation, pictures))
+                    running.start(index, run(engine, request, choice, index, self._speculation, pictures=pictures))
             yield running
         finally:
             del self._requests[request.id]

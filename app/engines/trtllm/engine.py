@@ -101,14 +101,14 @@ class TrtllmEngine:
             llm,
             self._tokenizer,
             ends,
-            config.get("vocab_size", self._tokenizer.vocab_size),
-            pool.context_len,
-            pool.data_parallel_size,
-            size,
-            block_size,
-            _lender(fields, block_size, size, config),
-            TrtllmAdapters(most, pool.model_dir),
-            self._eyes,
+            vocabulary=config.get("vocab_size", self._tokenizer.vocab_size),
+            context_len=pool.context_len,
+            ranks=pool.data_parallel_size,
+            block_bytes=size,
+            block_size=block_size,
+            lender=_lender(fields, block_size, size, config),
+            adapters=TrtllmAdapters(most, pool.model_dir),
+            eyes=self._eyes,
         )
         tells = bool(cache.get("event_buffer_max_size") and cache.get("enable_block_reuse", True))
         groups, unindexed_reason = await self._follow(llm, config) if tells else ((), "")

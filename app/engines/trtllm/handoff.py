@@ -65,9 +65,9 @@ class TrtllmLender:
             self._compatible,
             b64encode(reply_params.opaque_state).decode(),
             prefill_params.disagg_request_id,
-            reply_params.ctx_request_id,
-            reply_params.ctx_dp_rank,
-            reply_params.ctx_info_endpoint,
+            ctx_request=reply_params.ctx_request_id,
+            ctx_dp_rank=reply_params.ctx_dp_rank,
+            ctx_info_endpoint=reply_params.ctx_info_endpoint,
         )
         expires = now + self._timeout_s * (1 - _MARGIN)
         return KvHandle(self._holder, expires, tokens, msgspec.to_builtins(params))

@@ -68,12 +68,12 @@ class ChoiceReader:
         return StepOutput(
             text,
             tokens[known_count : known_count + count],
-            self._index,
-            finish,
-            stop,
-            None if logprobs is None else logprobs[known_count : known_count + count],
-            cached_tokens,
-            self._prompt_logprobs(output.prompt_logprobs),
+            index=self._index,
+            finish=finish,
+            stop=stop,
+            logprobs=None if logprobs is None else logprobs[known_count : known_count + count],
+            cached_tokens=cached_tokens,
+            prompt_logprobs=self._prompt_logprobs(output.prompt_logprobs),
         )
 
     def _check_again(self, tokens: list[int], start: int, *, over: bool) -> int:

@@ -111,7 +111,16 @@ def _step_output(
         pairs = zip(tokens, out.logprobs, strict=True)
         logprobs = [_token_logprob(token, entries, sampling.logprobs) for token, entries in pairs]
     finish = None if out.finish_reason is None else _finish_reason(out.finish_reason)
-    return StepOutput(out.text, tokens, out.index, finish, out.stop_reason, logprobs, cached_tokens, prompt_logprobs)
+    return StepOutput(
+        out.text,
+        tokens,
+        index=out.index,
+        finish=finish,
+        stop=out.stop_reason,
+        logprobs=logprobs,
+        cached_tokens=cached_tokens,
+        prompt_logprobs=prompt_logprobs,
+    )
 
 
 def _finish_reason(reason: str) -> FinishReason:

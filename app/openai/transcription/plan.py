@@ -41,7 +41,7 @@ def speech_plan(
         logprobs=0 if body.form == "verbose_json" else None,
         logit_bias=speech.bias(times=times),
     )
-    return _plan(asking, body, model, windows, prompt, sampling, whole=not streams)
+    return _plan(asking, body, model, windows, prompt, sampling=sampling, whole=not streams)
 
 
 def language_plan(asking: Asking, body: TranslationRequest, model: Model, window: Sound) -> GenerationPlan:
@@ -49,7 +49,7 @@ def language_plan(asking: Asking, body: TranslationRequest, model: Model, window
     speech = speech_model(model)
     bias = dict.fromkeys(speech.languages.values(), _SURE)
     sampling = Sampling(max_tokens=1, temperature=0.0, logit_bias=bias, special_tokens=True)
-    return _plan(asking, body, model, [window], [*speech.start], sampling, whole=True)
+    return _plan(asking, body, model, [window], [*speech.start], sampling=sampling, whole=True)
 
 
 def speech_model(model: Model) -> Speech:
@@ -93,5 +93,5 @@ def _plan(
         Origin("audio", url=one.sha256): Sample(medium, one.data) for one, medium in zip(windows, media, strict=True)
     }
     prompts, samplings = [prompt] * len(windows), [sampling] * len(windows)
-    plan = plan_of(asking, body, TRANSCRIPTIONS.prefix, model, prompts, samplings, whole=whole)
+    plan = plan_of(asking, body, TRANSCRIPTIONS.prefix, model, prompts, sampling=samplings, whole=whole)
     return replace(plan, media=[[one] for one in media], samples=samples)

@@ -37,7 +37,7 @@ async def recognised(asking: Asking, model: Model, windows: Sequence[Sound], beg
         return ""
     body = TranscriptionRequest(model=model.name)
     language = await spoken_language(asking, body, model, audible, begin)
-    plan = speech_plan(asking, body, model, audible, "transcribe", language, streams=False)
+    plan = speech_plan(asking, body, model, audible, "transcribe", language=language, streams=False)
     async with await begin(plan) as call:
         transcript = await TranscriptionWriter(call, body, "transcribe", language or "en", windows).collected()
     return transcript.text

@@ -87,7 +87,7 @@ class TranscriptionWriter:
             text = ""
             for one in all_segments:
                 text += _joined(text, one.text)
-        return Transcript(self._task, self._language, self._seconds, temperature, text.rstrip(), all_segments)
+        return Transcript(self._task, self._language, self._seconds, temperature, text.rstrip(), segments=all_segments)
 
     def _advance(self) -> str:
         """Joins what can be joined."""
@@ -116,7 +116,7 @@ class TranscriptionWriter:
             speech_model(model),
             model.tokenizer.decode,
             sound.start / RATE,
-            sound.length / RATE,
+            length_s=sound.length / RATE,
         )
 
 

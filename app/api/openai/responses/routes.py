@@ -68,7 +68,7 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
     longest = max(raw, history_json, key=len)
     plan, context = await response_plan(asking, body, history, longest)
     if not body.kept:
-        return await _not_kept(state, body, plan, context, scope, receive)
+        return await _not_kept(state, body, plan, context, scope, receive=receive)
     context = replace(context, history=history_json, conversation=body.conversation_id or "")
     begin = partial(
         begin_or_join,

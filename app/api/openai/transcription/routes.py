@@ -77,11 +77,11 @@ async def _handle(request: Request, schema: type[TranslationRequest], task: Spee
     streams = isinstance(body, TranscriptionRequest) and bool(body.stream)
     if not spoken_windows:
         seconds = (windows[-1].start + windows[-1].length) / RATE
-        nothing = Transcript(task, language or "en", seconds, body.temperature or 0.0, "", [])
+        nothing = Transcript(task, language or "en", seconds, temperature=body.temperature or 0.0, text="", segments=[])
         return Response(done_event(nothing), media_type="text/event-stream") if streams else _whole(nothing, body)
 
     def planned(body: TranslationRequest, model: Model) -> GenerationPlan:
-        return speech_plan(asking, body, model, spoken_windows, task, language, streams=streams)
+        return speech_plan(asking, body, model, spoken_windows, task, language=language, streams=streams)
 
     async def other() -> GenerationPlan:
         """The plan for another model of the alias that the request names."""

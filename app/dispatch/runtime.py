@@ -33,6 +33,7 @@ from app.dispatch.models.models import Model, load_models
 from app.dispatch.observing.loop_delay import observe_loop_delay
 from app.dispatch.observing.recorder import Recorder
 from app.dispatch.observing.request_lookup import RequestLookup
+from app.dispatch.observing.timeline import Timelines
 from app.dispatch.observing.traffic import TrafficCounter
 from app.errors import StoreDown
 from app.grammars.checker import GrammarChecker
@@ -155,6 +156,8 @@ async def running(deployment: Deployment, *, elsewhere: bool = False) -> AsyncIt
     keys, redis, wire, fleet = home.keys, home.redis, home.wire, home.fleet
     adapters = AdapterTable(wire, keys, deployment.models)
     control = PoolControl(redis, keys, fleet)
+    timelines, expansions, usage = Timelines(), Expansions(redis, wire, keys, fleet), UsageOutbox(wire, keys)
+    recorder, traffic = Recorder(wire, keys, api, timelines), TrafficCounter(wire, keys, api, deployment.objectives)
     dispatcher = Dispatcher(
         wire,
         keys,
@@ -169,9 +172,13 @@ async def running(deployment: Deployment, *, elsewhere: bool = False) -> AsyncIt
         token_redis=home.token_redis,
         broker=home.broker,
         media=MediaStore(redis, keys, settings.patience_s, settings.media_held, settings.media_left_s),
+        timelines=timelines,
+        expansions=None if deployment.media is None else expansions,
+        recorder=recorder if elsewhere else None,
+        traffic=traffic if elsewhere else None,
+        usage=usage if settings.records_usage else None,
+        hook=None if settings.hook_url is None else ContentHook(settings),
     )
-    if settings.hook_url is not None:
-        dispatcher.hook = ContentHook(settings)
     inbox = TokenInbox(home.token_wire, keys, api, dispatcher.deliver, partial(dispatcher.worker_lost, died=False))
     watch = LivenessWatch(
         wire,
@@ -186,7 +193,7 @@ async def running(deployment: Deployment, *, elsewhere: bool = False) -> AsyncIt
         counts=elsewhere,
     )
     cells = Cells(watch, dispatcher, pools, others, settings.cell_lost_s)
-    lookup = RequestLookup(wire, redis, keys, api, dispatcher.timelines)
+    lookup = RequestLookup(wire, redis, keys, api, timelines)
 
     def usable(name: str) -> bool:
         """Whether a model has a worker and nobody waits for one, or another cell has room."""
@@ -196,26 +203,17 @@ async def running(deployment: Deployment, *, elsewhere: bool = False) -> AsyncIt
         here = fleet.has_worker(model.pools) and not dispatcher.placer.has_line(model.pools)
         return here or (model.adapter is None and cells.load(model.pools).room > 0)
 
-    deployment.aliases.usable = usable
-    if deployment.media is not None:
-        deployment.media.files = FileStore(wire, keys)
-        deployment.media.expansions = dispatcher.expansions = Expansions(redis, wire, keys, fleet)
+    aliases = deployment.aliases.with_usable(usable)
+    media = None if deployment.media is None else deployment.media.with_redis(FileStore(wire, keys), expansions)
     IN_FLIGHT.set_function(lambda: len(dispatcher.in_flight))
     HELD.set_function(lambda: dispatcher.placer.held)
     sweep = IndexSweep(wire, keys, api, fleet, list(pools))
+    optional: list[Runs | None] = [dispatcher.media, dispatcher.usage, dispatcher.recorder, dispatcher.traffic]
     parts: list[Runs] = [inbox, watch, lookup, sweep, dispatcher.placer, *cells.parts]
-    if dispatcher.media is not None:
-        parts.append(dispatcher.media)
-    if settings.records_usage:
-        dispatcher.usage = UsageOutbox(wire, keys)
-        parts.append(dispatcher.usage)
-    if elsewhere:
-        dispatcher.recorder = Recorder(wire, keys, api, dispatcher.timelines)
-        dispatcher.traffic = TrafficCounter(wire, keys, api, deployment.objectives)
-        parts += [dispatcher.recorder, dispatcher.traffic]
+    parts += [part for part in optional if part is not None]
     background = [asyncio.create_task(part.run()) for part in parts]
     background.append(asyncio.create_task(keep_noting(wire, settings)))
-    background.append(asyncio.create_task(deployment.aliases.run(wire, keys)))
+    background.append(asyncio.create_task(aliases.run(wire, keys)))
     background.append(asyncio.create_task(observe_loop_delay()))
     try:
         with suppress(TimeoutError, StoreDown):
@@ -239,15 +237,15 @@ async def running(deployment: Deployment, *, elsewhere: bool = False) -> AsyncIt
             adapters=adapters,
             control=control,
             cells=cells,
-            aliases=deployment.aliases,
-            media=deployment.media,
+            aliases=aliases,
+            media=media,
             grammars=deployment.grammars,
             pipelines=deployment.pipelines,
             tracer=deployment.tracer,
         )
     finally:
-        if deployment.media is not None:
-            await deployment.media.close()
+        if media is not None:
+            await media.close()
         await asyncio.to_thread(deployment.grammars.close)
         if dispatcher.hook is not None:
             await dispatcher.hook.close()

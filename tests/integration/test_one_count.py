@@ -74,9 +74,9 @@ class Replica:
 
     def __post_init__(self) -> None:
         pools = {POOL: MODEL}
-        self.dispatcher = Dispatcher(self.wire, KEYS, self.api, FleetReader(self.wire, KEYS, pools, 100), pools)
-        self.dispatcher.hook = cast(ContentHook | None, self.hook)
-        self.outbox = self.dispatcher.usage = UsageOutbox(self.wire, KEYS)
+        self.outbox, hook = UsageOutbox(self.wire, KEYS), cast(ContentHook | None, self.hook)
+        fleet = FleetReader(self.wire, KEYS, pools, 100)
+        self.dispatcher = Dispatcher(self.wire, KEYS, self.api, fleet, pools, usage=self.outbox, hook=hook)
         self.ledger = Ledger(self.wire, KEYS, self.api, Directory(self.wire, KEYS))
 
     async def begin(self, begun: Adopted) -> None:

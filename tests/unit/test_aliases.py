@@ -67,11 +67,11 @@ def test_without_a_fallback_the_primary_model_is_chosen_whatever_happens() -> No
 def test_a_request_that_was_refused_goes_elsewhere_unless_it_may_be_a_repeated_one() -> None:
     aliases = Aliases({"chat": Alias(primary="big", fallback="small")}, MODELS)
     assert aliases.model("chat", None, AliasTurn(refused="big")) == "small"
-    aliases.usable = lambda model: model != "big"
+    aliases = aliases.with_usable(lambda model: model != "big")
     assert aliases.model("chat", None, AliasTurn()) == "small"
     assert aliases.model("chat", None, AliasTurn(key="body", fixed=True)) == "big"
     assert aliases.model("big", None, AliasTurn()) == "big"  # a model's own name stands for itself
-    aliases.usable = lambda _: False  # as of a fraction of a second ago: the other model is tried anyway
+    aliases = aliases.with_usable(lambda _: False)  # as of a fraction of a second ago: the other model is tried anyway
     assert aliases.model("chat", None, AliasTurn(refused="big")) == "small"
     assert aliases.has_other("chat", "big")
     assert not aliases.has_other("big", "big")
@@ -89,11 +89,10 @@ def test_the_table_follows_redis_and_survives_what_it_does_not_understand() -> N
 def test_an_adapter_may_stand_under_an_alias_and_its_fallback_answers_when_it_is_removed() -> None:
     """The same holds for requests that may be repeated, and for the limits of a batch."""
     models = dict(MODELS) | {"tuned": MODELS["big"]}
-    aliases = Aliases({}, models)
+    aliases = Aliases({}, models, usable=models.__contains__)
     alias = Alias(primary="big", split={"tuned": 1.0})
     assert aliases.problem("chat", alias) is None
     aliases.changed({b"chat": alias.model_dump_json().encode(), b"only": b'{"primary":"tuned","fallback":"small"}'})
-    aliases.usable = models.__contains__
     names = [(name, turn) for name in ("chat", "only") for turn in (AliasTurn(), AliasTurn(key="body", fixed=True))]
     assert [aliases.model(name, None, turn) for name, turn in names] == ["tuned"] * 4
     assert (aliases.primary("only"), aliases.has_other("only", "tuned")) == ("tuned", True)

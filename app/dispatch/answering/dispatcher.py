@@ -72,21 +72,26 @@ class Dispatcher:
         token_redis: int = 0,
         broker: Wire | None = None,
         media: MediaStore | None = None,
+        *,
+        timelines: Timelines | None = None,
+        expansions: Expansions | None = None,
+        recorder: Recorder | None = None,
+        traffic: TrafficCounter | None = None,
+        usage: UsageOutbox | None = None,
+        hook: ContentHook | None = None,
     ) -> None:
         """`patience_s`: seconds that a request waits for Redis, or for a worker, before it is refused.
 
         `adapter`: the LoRA adapter of that name, as it is wanted now. `token_redis`: `Job.token_redis` of its jobs.
-        `broker`: as `Placer` has it. `media`: for requests with pictures; None: there are none.
+        `broker`: as `Placer` has it. `media`: for requests with pictures; None: there are none. `expansions`: None:
+        models' files alone say what media become. `recorder`, `traffic`: of an API replica. `usage`: None: what
+        requests use is not recorded. `hook`: None: nobody inspects contents.
         """
-        self.media = media
-        self.expansions: Expansions | None = None  # None: models' files alone say what media become
+        self.media, self.expansions = media, expansions
         self.api, self.token_redis = api, token_redis
         self.in_flight: dict[RequestId, InFlight] = {}
-        self.timelines = Timelines()
-        self.recorder: Recorder | None = None  # of an API replica
-        self.traffic: TrafficCounter | None = None  # the same
-        self.usage: UsageOutbox | None = None  # None: what requests use is not recorded
-        self.hook: ContentHook | None = None  # None: nobody inspects contents
+        self.timelines = timelines or Timelines()
+        self.recorder, self.traffic, self.usage, self.hook = recorder, traffic, usage, hook
         self.placer = Placer(
             wire,
             keys,
@@ -101,8 +106,8 @@ class Dispatcher:
             token_redis=token_redis,
             broker=broker,
             api=api,
+            step_aside=self.lost,
         )
-        self.placer.shares.step_aside = self.lost
         self.placers = {HOME: self.placer}  # of each cell
         self.deaths = Deaths(wire, keys)
         self._retry = Retry(

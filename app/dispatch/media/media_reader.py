@@ -73,11 +73,20 @@ NO_SAMPLES: Samples = MappingProxyType({})
 
 
 class MediaReader:
-    def __init__(self, loader: MediaLoader, storage: Storage, most: int) -> None:
-        """`storage`: of files. `most`: bytes of one of them."""
+    def __init__(
+        self,
+        loader: MediaLoader,
+        storage: Storage,
+        most: int,
+        files: FileStore | None = None,
+        expansions: Expansions | None = None,
+    ) -> None:
+        """`storage`: of files. `most`: bytes of one of them. `files`, `expansions`: None: there is no Redis."""
         self._loader, self._storage, self._most = loader, storage, most
-        self.files: FileStore | None = None  # None: there is no Redis, here and below
-        self.expansions: Expansions | None = None
+        self._files, self.expansions = files, expansions
+
+    def with_redis(self, files: FileStore, expansions: Expansions) -> "MediaReader":
+        return MediaReader(self._loader, self._storage, self._most, files, expansions)
 
     async def read(
         self, params: Mapping[Origin, str], asker: Asker, *, whole_videos: bool = False
@@ -128,9 +137,9 @@ class MediaReader:
         if origin.file_id is None:
             return MediaSource(_kind(origin), param, url=origin.url)
         try:
-            if asker.owner is None or self.files is None:
+            if asker.owner is None or self._files is None:
                 raise FileGone
-            file_record = await self.files.find(FileId(origin.file_id), asker.owner)
+            file_record = await self._files.find(FileId(origin.file_id), asker.owner)
             data = await in_thread(_head, self._storage, file_record.path, self._most + 1)
         except FileGone as exc:
             raise RequestError(f"'{param}': you have no file of that id.", param=param) from exc

@@ -78,15 +78,22 @@ class Aliases:
     """The process's table of aliases. A request reads no Redis for it."""
 
     def __init__(
-        self, file_aliases: Mapping[str, Alias], models: Mapping[str, Served], pipelines: Container[str] = ()
+        self,
+        file_aliases: Mapping[str, Alias],
+        models: Mapping[str, Served],
+        pipelines: Container[str] = (),
+        usable: Callable[[str], bool] = lambda _: True,
     ) -> None:
         """`file_aliases`: those of the pools file. `models`: by name, of the file and the LoRA adapters of now.
 
-        `pipelines`: the names of those.
+        `pipelines`: the names of those. `usable`: whether a model may have room.
         """
-        self._declared, self._models, self._pipelines = dict(file_aliases), models, pipelines
+        self._declared, self._models, self._pipelines, self._usable = dict(file_aliases), models, pipelines, usable
         self.table: Mapping[str, Alias] = self._declared
-        self.usable: Callable[[str], bool] = lambda _: True
+
+    def with_usable(self, usable: Callable[[str], bool]) -> "Aliases":
+        """The declared aliases again, where it is known which models may have room."""
+        return Aliases(self._declared, self._models, self._pipelines, usable)
 
     def problem(self, name: str, alias: Alias) -> str | None:
         if name in self._pipelines:
@@ -110,7 +117,7 @@ class Aliases:
             """Whether it may have room is of a fraction of a second ago, so that no model is excluded by it."""
             if model == turn.refused:
                 return -1
-            return (model in self._models) + (not turn.fixed and self.usable(model))
+            return (model in self._models) + (not turn.fixed and self._usable(model))
 
         return choose(name, alias, session or turn.key or secrets.token_hex(8), rank)
 

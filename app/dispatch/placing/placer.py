@@ -71,11 +71,13 @@ class Placer:
         broker: Wire | None = None,
         cell: CellId = HOME,
         api: ApiId = _NO_API,
+        step_aside: Callable[[InFlight], None] | None = None,
     ) -> None:
         """`in_flight`: the awaited requests. `fail` ends one whose `place` has already returned. `api`: this replica.
 
         `adapter`: the one of that name. `wake_pool` begins to wake a worker of the pool. `token_redis`:
         `Job.token_redis` of jobs in this cell. `broker`: the Redis of Celery's messages, if it is another one.
+        `step_aside`: as `TenantShares` has it.
         """
         self._cell, self._token_redis = cell, token_redis
         # Sends a request that is refused here (None: for lack of room) to another cell; whether it has done so.
@@ -92,7 +94,7 @@ class Placer:
         self._rng = Random()  # noqa: S311 (spreads load, guards nothing)
         self._turns = count()
         self._waiting: list[InFlight] = []
-        self.shares = TenantShares(wire, keys, pools, in_flight, cell, api=api)
+        self.shares = TenantShares(wire, keys, pools, in_flight, cell, api=api, step_aside=step_aside)
         self._held = HeldRequests(pools, patience_s, self.shares)
         self._try_held = asyncio.Event()
         self._rounds: asyncio.Task[None] | None = None

@@ -53,8 +53,9 @@ class TenantShares:
         in_flight: Mapping[RequestId, InFlight],
         cell: CellId,
         api: ApiId,
+        step_aside: Callable[[InFlight], None] | None = None,
     ) -> None:
-        """`in_flight`: the awaited requests, of all cells."""
+        """`in_flight`: the awaited requests, of all cells. `step_aside` has one give up its seat, and go on later."""
         self._wire, self._keys, self._in_flight, self._cell = wire, keys, in_flight, cell
         self._models = {name: pool.model for name, pool in pools.items()}
         self._field = f"a{api}"
@@ -65,8 +66,7 @@ class TenantShares:
         self._yielded: dict[tuple[str, Flow], float] = {}  # since when it yields
         self._count_again = 0.0
         self._odd: set[bytes] = set()  # fields that were not understood, and logged
-        # Has a request that runs give up its seat, and go on later.
-        self.step_aside: Callable[[InFlight], None] | None = None
+        self._give_up_seat = step_aside
 
     @property
     def is_shared(self) -> bool:
@@ -191,14 +191,14 @@ class TenantShares:
     def _step_aside(self) -> None:
         """Has the newest of one tenant's long answers go on later, where these hold all seats."""
         for model, service in self._services.items():
-            excess = service.steps_aside() if self.step_aside is not None else None
-            if excess is None or self.step_aside is None:
+            excess = service.steps_aside() if self._give_up_seat is not None else None
+            if excess is None or self._give_up_seat is None:
                 continue
             tenant, count = excess
             able = [f for f in self._in_flight.values() if f.tenant.name == tenant and self._may_step_aside(f, model)]
             able.sort(key=lambda f: (f.has_output, -f.placed_at))
             for f in able[:count]:
-                self.step_aside(f)
+                self._give_up_seat(f)
 
     def _may_step_aside(self, f: InFlight, model: str) -> bool:
         here = f.cell == self._cell and self._model(f) == model and f.is_placed

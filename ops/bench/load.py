@@ -2,14 +2,13 @@
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ops.bench.processes import Unavailable, process, tail
+from ops.bench.processes import Unavailable, finished
 from tests.stack import ROOT
 
 Line = dict[str, Any]  # the output of the load generator
@@ -48,13 +47,8 @@ def run_load(system: System, options: Sequence[str], log: Path) -> Line:
     """Blocks until the load has been served. Raises: Unavailable when one request failed."""
     watch = [f"--watch={part}={','.join(map(str, pids))}" for part, pids in system.watch.items()]
     client = [sys.executable, *_generator(), "run", "--base-url", system.url, "--model", system.model]
-    with process([*system.prefix, *client, *watch, *options], log, {"PYTHONPATH": str(ROOT)}) as child:
-        try:
-            code = child.wait(_RUN_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            raise Unavailable(f"{system.name} did not serve the load in {_RUN_LIMIT_S} s") from None
-    if code:
-        raise Unavailable(f"load generator failed on {system.name}: {tail(log)}")
+    command = [*system.prefix, *client, *watch, *options]
+    finished(command, log, _RUN_LIMIT_S, f"the load on {system.name}", {"PYTHONPATH": str(ROOT)})
     line: Line = json.loads(log.read_text().splitlines()[-1])
     if line["errors"]:
         raise Unavailable(f"{system.name}: {line['errors']} requests failed, the first with {line['first_error']}")

@@ -3,10 +3,12 @@
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from ops.bench.load import System, run_load
 from ops.bench.parts import Say
+from ops.bench.piped import in_turns
 from ops.bench.processes import Unavailable
 from ops.bench.size import Size
 from ops.bench.systems import xylem
@@ -39,20 +41,14 @@ def cpu_ratios(out_dir: Path, commit: str, size: Size, say: Say) -> list[float]:
     """CPU time of a plain request in the API process over that with the commit's tree, by pair. Raises: Unavailable."""
     out_dir.mkdir(parents=True, exist_ok=True)
     requests, pairs = size.of(3000, 300, _FEWEST), size.of(_PAIRS, _FEW, 1)
-    ratios = []
     with tree(out_dir / "before", commit) as before:
         say("loading both systems")
         with xylem(out_dir / "old", _POOL, 1, root=before) as old, xylem(out_dir / "new", _POOL, 1) as new:
-            for system in (old, new):
-                _cpu_s(system, out_dir / "warm.log", 0, requests)
-            for pair in range(pairs):
-                say(f"pair {pair + 1} of {pairs}")
-                order = (old, new) if pair % 2 else (new, old)  # neither is always the first
-                cost = {id(s): _cpu_s(s, out_dir / f"{pair}.log", pair + 1, requests) for s in order}
-                ratios.append(cost[id(new)] / cost[id(old)])
-    return ratios
+            cost = partial(_cpu_s, out_dir=out_dir, requests=requests)
+            costs = in_turns(pairs, partial(cost, new), partial(cost, old), say)
+    return [new_s / old_s for new_s, old_s in costs]
 
 
-def _cpu_s(system: System, log: Path, seed: int, requests: int) -> float:
-    line = run_load(system, [*_LOAD, "--seed", str(seed), "--requests", str(requests)], log)
+def _cpu_s(system: System, turn: int, out_dir: Path, requests: int) -> float:
+    line = run_load(system, [*_LOAD, "--seed", str(turn), "--requests", str(requests)], out_dir / f"{turn}.log")
     return float(line["cpu"]["api"]["cpu_s"]) / int(line["ok"])

@@ -1,20 +1,24 @@
 """Child processes that never outlive the benchmark, and waiting for them."""
 
+import json
 import os
 import shlex
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 from tests import forks
+from tests.stack import ROOT
 
 _TERM_S = 15.0  # from SIGTERM to SIGKILL
 _OURS = ("celery", "xylem")
 _LOG_LINES = 5  # of a failed process, in the error
+Numbers = list[list[float]]
 
 
 class Unavailable(Exception):
@@ -53,6 +57,56 @@ def _started(
     return subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env, start_new_session=True, cwd=cwd
     )
+
+
+def finished(
+    command: Sequence[str], log: Path, limit_s: float, what: str, env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> None:  # fmt: skip
+    """Runs it to its end. Raises: Unavailable when it fails, or takes longer."""
+    with process(command, log, env, cwd) as child:
+        wait_for(child, log, limit_s, what)
+
+
+def wait_for(child: "subprocess.Popen[bytes]", log: Path, limit_s: float, what: str) -> None:
+    """Blocks until it has ended. Raises: Unavailable when it fails, or takes longer."""
+    try:
+        code = child.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        raise Unavailable(f"{what} took over {limit_s:.0f} s: {tail(log)}") from None
+    if code:
+        raise Unavailable(f"{what} failed: {tail(log)}")
+
+
+def side_by_side(module: str, arguments: Sequence[Sequence[object]], directory: Path, limit_s: float) -> Numbers:
+    """The last line of each process of the module, one for each of the arguments. Raises: Unavailable."""
+    logs = [directory / f"process-{number}.log" for number in range(len(arguments))]
+    with ExitStack() as up:
+        runs = [
+            up.enter_context(process([sys.executable, "-m", module, *map(str, own)], log))
+            for own, log in zip(arguments, logs, strict=True)
+        ]
+        for log, run in zip(logs, runs, strict=True):
+            wait_for(run, log, limit_s, f"a process of {module}")
+    return [[float(x) for x in log.read_text().splitlines()[-1].split()] for log in logs]
+
+
+def figure_of(module: str, arguments: Sequence[str], directory: Path, key: str, *, fails: bool = False) -> float | None:
+    """A figure that a module prints as JSON, in a line of its own. `fails`: it counts also of one that fails.
+
+    Raises: Unavailable.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    log = directory / f"{module}.log"
+    with log.open("w") as err:
+        command = [sys.executable, "-m", module, *arguments]
+        run = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=err, text=True, check=False)
+        err.write(run.stdout)
+    figures = [line for line in run.stdout.splitlines() if line.startswith("{") and f'"{key}"' in line]
+    if not figures or (run.returncode and not fails):
+        raise Unavailable(f"{module} failed: {log}")
+    figure: float | None = json.loads(figures[-1])[key]
+    return figure
 
 
 def wait_until(ready: Callable[[], bool], timeout_s: float, children: Mapping[Path, subprocess.Popen[bytes]]) -> None:

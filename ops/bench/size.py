@@ -5,6 +5,7 @@ The smallest sizes show that a benchmark still works. Their figures say nothing,
 
 import os
 from enum import Enum
+from importlib.util import find_spec
 from typing import TypeVar
 
 from ops.bench.processes import Unavailable
@@ -40,7 +41,10 @@ class Size(Enum):
         if self.smallest:
             raise Unavailable(f"{LEFT_OUT}{what}")
 
-    def needs(self, what: str) -> None:
-        """Says that the part has `what`. Raises: Unavailable if this size is without it."""
+    def needs(self, what: str, *packages: str) -> None:
+        """Says that the part has `what`. Raises: Unavailable if this size, or this installation, is without it."""
         if self is Size.SMOKE:
             raise Unavailable(f"{LEFT_OUT}{what}")
+        for package in packages:
+            if find_spec(package) is None:
+                raise Unavailable(f"{package} is not installed")

@@ -1,6 +1,7 @@
 """Starting and stopping the systems under test. Each is a context manager that yields when it can serve."""
 
 import os
+import subprocess
 import sys
 import urllib.error
 import urllib.request
@@ -63,13 +64,9 @@ def fleet(
         **({} if root is None else {"PYTHONPATH": str(root)}),
         **(more_env or {}),
     }
-    store = redis.Redis(port=redis_port)
-    valkey = stack.valkey(env["XYLEM_REDIS_URL"], run_dir / "valkey").argv
     celery = [str(_BIN / "celery"), "-A", "app", "worker", "-Q"]
     with ExitStack() as up:
-        up.callback(store.close)
-        server = up.enter_context(process(valkey, run_dir / "valkey.log"))
-        wait_until(lambda: _answers(store), 10, {run_dir / "valkey.log": server})
+        server, store = up.enter_context(redis_server(run_dir, redis_port))
         queues = [(pool, run_dir / f"worker-{pool}-{i}.log") for pool, n in workers.items() for i in range(n)]
         engines = {log: up.enter_context(process([*celery, pool], log, env, root)) for pool, log in queues}
         api = up.enter_context(process([str(_BIN / "xylem"), "api"], run_dir / "api.log", env, root))
@@ -85,6 +82,25 @@ def fleet(
         if batch:
             watch["batch"] = [b.pid for b in batches.values()]
         yield System("xylem", url, next(iter(pools.values()))["model"], watch, redis_url=env["XYLEM_REDIS_URL"])
+
+
+@contextmanager
+def redis_server(directory: Path, port: int) -> "Iterator[tuple[subprocess.Popen[bytes], redis.Redis]]":
+    """The embedded Valkey, empty, and a client. Raises: Unavailable."""
+    log, store = directory / "valkey.log", redis.Redis(port=port)
+    with process(stack.valkey(f"redis://127.0.0.1:{port}/0", directory / "valkey").argv, log) as server:
+        wait_until(lambda: _answers(store), 10, {log: server})
+        yield server, store
+    store.close()
+
+
+@contextmanager
+def valkey(directory: Path) -> Iterator[int]:
+    """The same alone; yields its port. Raises: Unavailable."""
+    directory.mkdir(parents=True)
+    port = free_port()
+    with redis_server(directory, port):
+        yield port
 
 
 def vllm_server(

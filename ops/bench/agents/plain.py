@@ -2,6 +2,7 @@
 
 import os
 import statistics
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from ops.bench.load import System, run_load
 from ops.bench.measures import SMALLEST, STREAMS, api_s_per_million_tokens
 from ops.bench.older import tree
 from ops.bench.parts import Say
+from ops.bench.piped import in_turns
 from ops.bench.size import Size
 from ops.bench.systems import xylem
 
@@ -25,28 +27,23 @@ def plain_streams(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """Both commits run side by side and get requests in turns. Raises: Unavailable."""
     pairs, load = size.of(_PAIRS, _PAIRS, 1), [*STREAMS, "--requests", size.of("1280", "384", "16")]
     load += size.of([], [], SMALLEST)
-    cost_pairs: list[tuple[float, float]] = []
     out_dir.mkdir(parents=True)
     with (
         tree(out_dir / "tree", BEFORE) as older,
         xylem(out_dir / "before", _POOL, 1, older) as before,
         xylem(out_dir / "after", _POOL, 1) as after,
     ):
-        for pair in range(-1, pairs):  # the first warms up
-            say(f"plain streams: pair {pair + 1} of {pairs}")
-            order = (before, after) if pair % 2 else (after, before)
-            cost = {id(system): _cost(system, load, pair, out_dir) for system in order}
-            if pair >= 0:
-                cost_pairs.append((cost[id(before)], cost[id(after)]))
+        cost = partial(_cost, load=load, out_dir=out_dir)
+        costs = in_turns(pairs, partial(cost, after), partial(cost, before), say)
     return {
-        "plain_pairs": cost_pairs,
-        "plain_us_per_token": statistics.median(ours for _, ours in cost_pairs),
-        "plain_us_per_token_before": statistics.median(theirs for theirs, _ in cost_pairs),
-        "plain_us_per_token_ratio": statistics.median(ours / theirs for theirs, ours in cost_pairs),
+        "plain_pairs": [(theirs, ours) for ours, theirs in costs],
+        "plain_us_per_token": statistics.median(ours for ours, _ in costs),
+        "plain_us_per_token_before": statistics.median(theirs for _, theirs in costs),
+        "plain_us_per_token_ratio": statistics.median(ours / theirs for ours, theirs in costs),
     }
 
 
-def _cost(system: System, load: list[str], seed: int, out_dir: Path) -> float:
+def _cost(system: System, turn: int, load: list[str], out_dir: Path) -> float:
     """CPU-us a token."""
-    options = [*load, "--label", "plain", "--max-seconds", "60", "--seed", str(seed + 1)]
+    options = [*load, "--label", "plain", "--max-seconds", "60", "--seed", str(turn)]
     return api_s_per_million_tokens(run_load(system, options, out_dir / "load.log"))

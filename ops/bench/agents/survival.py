@@ -2,12 +2,10 @@
 
 import asyncio
 import random
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from ops.bench.parts import Say
-from ops.bench.processes import Unavailable
 from ops.bench.size import Size
 from tests.chaos.faults import worker_killed
 from tests.chaos.fleet import TEMPLATE, Fleet
@@ -40,9 +38,7 @@ def on_mock(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
 
 def on_vllm(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """Greedy answers, two workers. Raises: Unavailable."""
-    size.needs("real vLLM")
-    if find_spec("vllm") is None:
-        raise Unavailable("vLLM is not installed")
+    size.needs("real vLLM", "vllm")
     kills = size.of(_KILLS, _FEW, 1)
     cases = make_structured_cases("smollm2", 6, random.Random(1), temperature=0, most=(60, 120))
     with Fleet(out_dir, {"decode-pool-a": _VLLM}, workers=2, **_ONE_THREAD) as fleet:

@@ -1,7 +1,6 @@
 """A batch alone on real vLLM, through the whole system, against `LLM.generate` given all prompts at once."""
 
 import json
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -16,7 +15,7 @@ from ops.bench.batch.client import Client, write_lines
 from ops.bench.disagg.play import Cpu
 from ops.bench.load import System
 from ops.bench.parts import Say
-from ops.bench.processes import Unavailable, process, tail
+from ops.bench.processes import Unavailable, finished
 from ops.bench.size import Size
 from ops.bench.systems import fleet
 
@@ -72,13 +71,8 @@ def _theirs(path: Path, pool: dict[str, Any], env: dict[str, str], texts: list[s
     engine = {**pool["args"], **shape, "max_num_seqs": pool["max_running"]}
     warm_up = _texts(Random(0), _WARM_UP)
     job.write_text(json.dumps({"engine": engine, "prompts": texts, "warm_up": warm_up, "tokens": _TOKENS}))
-    with process([sys.executable, "-m", "ops.bench.batch.generate", str(job), str(result)], log, env) as child:
-        try:
-            code = child.wait(_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            code = None
-        if code != 0:
-            raise Unavailable(f"LLM.generate failed: {tail(log)}")
+    command = [sys.executable, "-m", "ops.bench.batch.generate", str(job), str(result)]
+    finished(command, log, _LIMIT_S, "LLM.generate", env)
     figures: dict[str, Any] = json.loads(result.read_text())
     return figures
 

@@ -1,18 +1,17 @@
 """Sends requests at given times, without waiting for earlier answers, and records each one's times."""
 
 import asyncio
-import json
 import time
 import urllib.parse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
 import numpy as np
-import psutil
 
 from ops.bench.load import System
-from ops.bench.loadgen.connection import Connection
+from ops.bench.loadgen.connection import Connection, http_request
+from ops.bench.loadgen.cpu import Reading
 from ops.bench.processes import Unavailable
 
 _VOCABULARY = range(300, 1500)  # token ids within the mock's vocabulary
@@ -70,14 +69,11 @@ async def play(system: System, requests: Sequence[Asked], seed: int) -> list[Ser
 
 
 def _payload(system: System, rng: Random, asked: Asked) -> bytes:
-    body = json.dumps(
-        {
-            "model": system.model, "prompt": rng.choices(_VOCABULARY, k=asked.prompt), "max_tokens": asked.answer,
-            "temperature": 0, "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True},
-        }
-    ).encode()  # fmt: skip
-    head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json"
-    return f"{head}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    body = {
+        "model": system.model, "prompt": rng.choices(_VOCABULARY, k=asked.prompt), "max_tokens": asked.answer,
+        "temperature": 0, "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True},
+    }  # fmt: skip
+    return http_request("/v1/completions", "localhost", body)
 
 
 class KeepingId(Connection):
@@ -94,28 +90,20 @@ class KeepingId(Connection):
 
 
 class Cpu:
-    """CPU seconds since the beginning: of the processes under test, their children, this one, and the machine."""
+    """CPU since the beginning: of the processes under test, their children, this one, and the machine."""
 
-    def __init__(self, watch: dict[str, list[int]]) -> None:
-        self._processes = {part: [p for pid in pids for p in _family(pid)] for part, pids in watch.items()}
-        self._processes["client"] = [psutil.Process()]
-        self._before, self._began = self._read(), time.perf_counter()
-
-    def _read(self) -> dict[str, float]:
-        cpu_s = {p: sum(sum(x.cpu_times()[:2]) for x in each) for p, each in self._processes.items()}
-        machine = psutil.cpu_times()
-        return cpu_s | {"machine": sum(machine) - machine.idle - machine.iowait, "stolen": machine.steal}
+    def __init__(self, watch: Mapping[str, Sequence[int]]) -> None:
+        self._watch = watch
+        self._before, self._client_s, self._began = Reading.take(watch), time.process_time(), time.perf_counter()
 
     def cores(self) -> dict[str, float]:
         """Mean cores in use, by part."""
-        wall = time.perf_counter() - self._began
-        return {part: (now - self._before[part]) / wall for part, now in self._read().items()}
-
-
-def _family(pid: int) -> list[psutil.Process]:
-    """vLLM computes in a child of its worker."""
-    parent = psutil.Process(pid)
-    return [parent, *parent.children(recursive=True)]
+        before, now, wall_s = self._before, Reading.take(self._watch), time.perf_counter() - self._began
+        stolen_s = now.stolen_s - before.stolen_s
+        used_s = {part: now.cpu_s[part] - cpu_s for part, cpu_s in before.cpu_s.items()}
+        used_s["client"] = time.process_time() - self._client_s
+        used_s |= {"machine": now.busy_s - before.busy_s + stolen_s, "stolen": stolen_s}
+        return {part: seconds / wall_s for part, seconds in used_s.items()}
 
 
 async def lateness(late: list[float]) -> None:

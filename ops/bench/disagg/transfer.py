@@ -6,6 +6,7 @@ import json
 import secrets
 import sys
 import time
+from collections.abc import Awaitable
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -16,6 +17,7 @@ import uvloop
 from app.kv.nixl import Nixl
 from app.kv.spans import merged
 from ops.bench.disagg.holder import SPACE, UNIT, Bare, memory
+from ops.bench.loop import watched
 from ops.bench.parts import Say
 from ops.bench.processes import process, wait_until
 from ops.bench.size import Size
@@ -69,15 +71,11 @@ async def _measure(holder: dict[str, Any], length: Size, say: Say) -> list[dict[
             bare.read(holder["bare"], spans)
             middle = time.perf_counter()
             await asyncio.sleep(0.002)  # so that neither is slowed by unfinished work of the other
-            looking = _Looking()
-            await asyncio.sleep(0)
-            again = time.perf_counter()
-            await ours.move("READ", holder["ours"], here, block, b"note", timeout_s=10)
-            end = time.perf_counter()
-            stall_s = looking.stop()
+            moving = _seconds(ours.move("READ", holder["ours"], here, block, b"note", timeout_s=10))
+            took, stall_s = await watched(moving, _TICK_S)
             if turn >= _WARM_UP:
                 bare_s.append(middle - began)
-                ours_s.append(end - again)
+                ours_s.append(took)
                 stalls_s.append(stall_s)
             await asyncio.sleep(0.002)
         for a, b in blocks:
@@ -94,22 +92,10 @@ async def _measure(holder: dict[str, Any], length: Size, say: Say) -> list[dict[
     return rows
 
 
-class _Looking:
-    """The longest time that the event loop was blocked."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._most, self._last = 0.0, time.perf_counter()
-        self._look()
-
-    def _look(self) -> None:
-        now = time.perf_counter()
-        self._most, self._last = max(self._most, now - self._last), now
-        self._next = self._loop.call_later(_TICK_S, self._look)
-
-    def stop(self) -> float:
-        self._next.cancel()
-        return max(self._most, time.perf_counter() - self._last) - _TICK_S
+async def _seconds(work: Awaitable[object]) -> float:
+    began = time.perf_counter()
+    await work
+    return time.perf_counter() - began
 
 
 def _blocks(size: int, block: int, adjacent: bool) -> list[tuple[int, int]]:

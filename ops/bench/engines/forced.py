@@ -1,12 +1,11 @@
 """Answers token by token, and what the engine that serves now would rather have said at each of these tokens."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import httpx
 
-from app.cli.event_lines import event_lines
+from ops.bench.events import events
 from ops.bench.processes import Unavailable
 
 _LIMIT_S = 900.0
@@ -26,20 +25,13 @@ def streamed(url: str, prompt: str, tokens: int, into: Begun) -> None:
     body = {"model": "bench", "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
     body |= {"stream": True, "return_token_ids": True}
     with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=_LIMIT_S) as answer:
-        last = ""
-        for line in event_lines(answer):
-            if line.startswith("data: {"):
-                chunk = json.loads(line[6:])
-                if "error" in chunk:
-                    raise Unavailable(f"an answer broke: {chunk['error']}")
-                for choice in chunk["choices"]:
-                    into.text += choice["text"]
-                    into.prompt = choice.get("prompt_token_ids") or into.prompt
-                    into.tokens += choice.get("token_ids") or []
-            last = line or last
-    if last != "data: [DONE]" or len(into.tokens) != tokens:
-        had = f"{len(into.tokens)} of {tokens} tokens"
-        raise Unavailable(f"an answer has {had}, status {answer.status_code}: {last[:200]}")
+        for event in events(answer):
+            for choice in event["choices"]:
+                into.text += choice["text"]
+                into.prompt = choice.get("prompt_token_ids") or into.prompt
+                into.tokens += choice.get("token_ids") or []
+    if len(into.tokens) != tokens:
+        raise Unavailable(f"an answer has {len(into.tokens)} of {tokens} tokens")
 
 
 def forced_gaps(url: str, answers: Sequence[Begun]) -> list[float]:

@@ -1,7 +1,6 @@
 """Streams chats over HTTP with the load generator's connections."""
 
 import asyncio
-import json
 import time
 import urllib.parse
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from typing import Any
 import uvloop
 
 from ops.bench.disagg.play import KeepingId
+from ops.bench.loadgen.connection import http_request
 from ops.bench.loadgen.prompts import words
 from ops.bench.processes import Unavailable
 
@@ -81,16 +81,10 @@ async def _stream(url: str, body: dict[str, Any]) -> Answer:
     _, c = await loop.create_connection(KeepingId, parts.hostname, parts.port)
     epoch = time.time() - time.perf_counter()  # the connection's times are of the latter
     try:
-        r = await asyncio.wait_for(c.send(_request(parts.netloc, body)), _LIMIT_S)
+        r = await asyncio.wait_for(c.send(http_request("/v1/chat/completions", parts.netloc, body)), _LIMIT_S)
     except TimeoutError:
         raise Unavailable(f"{url}: an answer took over {_LIMIT_S:.0f} s") from None
     c.close()
     if r.error is not None or r.tokens != body["max_tokens"]:
         raise Unavailable(f"{url}: {r.error or f'an answer has {r.tokens} tokens'}")
     return Answer(c.id, epoch + r.start, epoch + r.first, epoch + r.end, r.tokens)
-
-
-def _request(host: str, body: dict[str, Any]) -> bytes:
-    content = json.dumps(body).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json"
-    return f"{head}\r\nContent-Length: {len(content)}\r\n\r\n".encode() + content

@@ -36,6 +36,12 @@ class Answer:
     times: list[tuple[float, int]] = field(default_factory=list)  # of each read, and how many texts it brought
 
 
+def http_request(path: str, host: str, body: dict[str, Any]) -> bytes:
+    content = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json"
+    return f"{head}\r\nContent-Length: {len(content)}\r\n\r\n".encode() + content
+
+
 class Connection(asyncio.Protocol):
     """`stream`: answers are server-sent events."""
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import uvloop
 
-from ops.bench.loadgen.connection import Answer, Connection
+from ops.bench.loadgen.connection import Answer, Connection, http_request
 from ops.bench.loadgen.prompts import Kind, prompts
 
 
@@ -51,10 +51,8 @@ class Load:
         }  # fmt: skip
         if self.stream:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
-        content = json.dumps(body | json.loads(self.extra_body)).encode()
         host = urllib.parse.urlsplit(self.base_url).netloc
-        head = f"POST {self.path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json"
-        return f"{head}\r\nContent-Length: {len(content)}\r\n\r\n".encode() + content
+        return http_request(self.path, host, body | json.loads(self.extra_body))
 
 
 @dataclass

@@ -4,28 +4,23 @@ Each engine has a core of its own, so both sides have as many. Random weights: a
 which a picture is the work of many of its steps.
 """
 
-import base64
-import io
 import json
 import statistics
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import httpx
-from PIL import Image
 
 from app.cli.stack import cpu_shares, usable_cores
 from ops.bench.load import Line, System, run_load
+from ops.bench.media.jpeg import picture
 from ops.bench.media.worker_metrics import told
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable
@@ -55,9 +50,7 @@ class Turn:
 
 def measured(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """`itl_p99_ratio`, its times, and what a picture costs. Raises: Unavailable."""
-    size.needs("real vLLM")
-    if find_spec("vllm") is None:
-        raise Unavailable("vLLM is not installed")
+    size.needs("real vLLM", "vllm")
     out_dir.mkdir(parents=True, exist_ok=True)
     say("making a model with large eyes")
     pools = _pools(random_vlm("idefics3", size="eyes"))
@@ -122,7 +115,7 @@ class Pictures:
 
     def see(self, model: str) -> float:
         """Seconds to a token about a new picture. Raises: Unavailable."""
-        return self._ask(model, [_picture(next(self._numbers)), {"type": "text", "text": "What is this?"}])
+        return self._ask(model, [picture(next(self._numbers), _SIDE), {"type": "text", "text": "What is this?"}])
 
     def say(self, model: str) -> float:
         """Seconds to a token about a text. Raises: Unavailable."""
@@ -186,20 +179,3 @@ def _pools(model: Path) -> dict[str, dict[str, Any]]:
 
 def _stream(system: System, log: Path, seed: int, requests: int) -> Line:
     return run_load(system, [*_LOAD, "--seed", str(seed), "--requests", str(requests)], log)
-
-
-def _picture(number: int) -> dict[str, Any]:
-    """A picture as a part of a message."""
-    small = Image.frombytes("RGB", (16, 16), Random(number).randbytes(3 * 16 * 16))
-    out = io.BytesIO()
-    small.resize((_SIDE, _SIDE), Image.Resampling.BICUBIC).save(out, "JPEG", quality=90)
-    url = f"data:image/jpeg;base64,{base64.b64encode(out.getvalue()).decode()}"
-    return {"type": "image_url", "image_url": {"url": url}}
-
-
-if __name__ == "__main__":
-    from tempfile import TemporaryDirectory
-
-    with TemporaryDirectory() as folder:
-        found = measured(Path(folder), Size.QUICK, lambda what: print(what, file=sys.stderr))
-    print(json.dumps(found))

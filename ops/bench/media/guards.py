@@ -6,11 +6,11 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import Any
 
 import uvloop
 
@@ -18,6 +18,7 @@ from app.media.limits import MediaLimits
 from app.media.loader import MediaLoader
 from app.media.source import MediaSource
 from app.settings import Settings
+from ops.bench.loop import watched
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable
 from ops.bench.size import Size
@@ -25,8 +26,6 @@ from tests.media.hostile import guards
 from tests.media.hostile_cases import CASES
 from tests.media.hostile_server import OUTER, Names
 from tests.stack import ROOT
-
-T = TypeVar("T")
 
 _AT_ONCE = 8
 _LOOK_S = 0.001  # uvloop takes less for nothing, and would never sleep: the kernel then takes its core away
@@ -68,10 +67,10 @@ async def _times(rounds: int) -> tuple[Sequence[float], Sequence[float], Sequenc
             decode_times_s.append(time.perf_counter() - began)
         for _ in range(rounds):
             began = time.perf_counter()
-            pictures, stall = await _watched(loader.load_pictures([source] * _AT_ONCE))
+            pictures, stall = await watched(loader.load_pictures([source] * _AT_ONCE), _LOOK_S)
             stalls_s.append(stall)
             del pictures
-            idle_stalls_s.append((await _watched(asyncio.sleep(time.perf_counter() - began)))[1])
+            idle_stalls_s.append((await watched(asyncio.sleep(time.perf_counter() - began), _LOOK_S))[1])
     return decode_times_s, stalls_s, idle_stalls_s
 
 
@@ -94,24 +93,3 @@ async def _photo() -> AsyncIterator[tuple[MediaLoader, MediaSource]]:
             yield loader, MediaSource("image", "messages.0.content.1", url=f"https://{host}/photo")
             await loader.close()
             server.stdin.close()
-
-
-async def _watched(work: Awaitable[T]) -> tuple[T, float]:
-    """Its result, and the longest stall of the loop meanwhile."""
-    watch = asyncio.create_task(_longest_stall())
-    await asyncio.sleep(0)
-    result = await work
-    watch.cancel()
-    return result, await watch
-
-
-async def _longest_stall() -> float:
-    """Measures, until it is cancelled, the longest time by which the loop was late for a timer, in seconds."""
-    longest = 0.0
-    try:
-        while True:
-            began = time.perf_counter()
-            await asyncio.sleep(_LOOK_S)
-            longest = max(longest, time.perf_counter() - began - _LOOK_S)
-    except asyncio.CancelledError:
-        return longest

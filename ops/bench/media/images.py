@@ -1,24 +1,20 @@
 """Pictures a second through us, beside diffusers called in a loop; and the steps that a client costs after it left."""
 
-import json
-import os
 import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from importlib.util import find_spec
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from app.cli.event_lines import event_lines
+from ops.bench.events import events
 from ops.bench.load import System
 from ops.bench.media.worker_metrics import told
 from ops.bench.parts import Say
-from ops.bench.processes import Unavailable, tail
+from ops.bench.piped import in_turns, piped
+from ops.bench.processes import Unavailable
 from ops.bench.size import Size
 from ops.bench.systems import fleet
 from tests.stack import ROOT
@@ -45,9 +41,7 @@ for line in sys.stdin:
 
 def measured(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """`images_per_s`, `loop_images_per_s`, `images_ratio`, and the most `cancel_steps`. Raises: Unavailable."""
-    size.needs("diffusers")
-    if find_spec("diffusers") is None:
-        raise Unavailable("diffusers is not installed")
+    size.needs("diffusers", "diffusers")
     from tests.pipelines import make  # imports torch, with whose objects `guards` would measure longer stalls
 
     say("making a pipeline")
@@ -58,59 +52,28 @@ def measured(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
         "model": "bench", "engine": "diffusers", "task": "image", "path": str(model), "max_running": _AT_ONCE,
         "args": {"threads": 1, "batch": 1}, "painting": rules,  # on a CPU, several at once are no faster
     }  # fmt: skip
-    turns, ours, theirs = size.of(20, 4, 1), list[float](), list[float]()
     with ExitStack() as up:
         say("loading diffusers")
-        loop = up.enter_context(_loop(out_dir, model))
+        command = [sys.executable, "-W", "ignore", "-c", _LOOP, str(model)]
+        loop = up.enter_context(piped(command, out_dir / "loop.log", {"HF_HUB_OFFLINE": "1"}, ROOT))
         say("loading the system")
         system = up.enter_context(fleet(out_dir / "xylem", {"paint": pool}, {"paint": 1}))
         client = up.enter_context(httpx.Client(timeout=300))
-        for turn in range(turns + 1):  # the first warms up
-            say(f"turn {turn} of {turns}")
-            if turn % 2:  # neither is always the first
-                per_s = _over_http(client, system), _in_loop(loop)
-            else:
-                per_s = (_in_loop(loop), _over_http(client, system))[::-1]
-            if turn:
-                ours.append(per_s[0])
-                theirs.append(per_s[1])
+        pairs = in_turns(
+            size.of(20, 4, 1),
+            lambda _: _over_http(client, system),
+            lambda _: _AT_ONCE / float(loop.ask(str(_AT_ONCE))),
+            say,
+        )
         say("leaving")
         late_steps = max(_steps_after_leaving(client, system) for _ in range(size.of(5, 2, 1)))
     return {
-        "images_per_s": statistics.median(ours),
-        "loop_images_per_s": statistics.median(theirs),
-        "images_ratio": statistics.median(a / b for a, b in zip(ours, theirs, strict=True)),
-        "images_pairs": list(zip(ours, theirs, strict=True)),
+        "images_per_s": statistics.median(ours for ours, _ in pairs),
+        "loop_images_per_s": statistics.median(theirs for _, theirs in pairs),
+        "images_ratio": statistics.median(ours / theirs for ours, theirs in pairs),
+        "images_pairs": pairs,
         "cancel_steps": late_steps,
     }
-
-
-@contextmanager
-def _loop(out_dir: Path, model: Path) -> Iterator["subprocess.Popen[str]"]:
-    """Raises: Unavailable."""
-    log = out_dir / "loop.log"
-    command = [sys.executable, "-W", "ignore", "-c", _LOOP, str(model)]
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with (
-        log.open("w") as err,
-        subprocess.Popen(command, stderr=err, env=os.environ | {"HF_HUB_OFFLINE": "1"}, cwd=ROOT, **pipes) as child,
-    ):
-        try:
-            assert child.stdout is not None
-            if child.stdout.readline().strip() != "ready":
-                raise Unavailable(f"diffusers ended: {tail(log)}")
-            yield child
-        finally:
-            child.kill()
-
-
-def _in_loop(child: "subprocess.Popen[str]") -> float:
-    """Pictures a second."""
-    assert child.stdin is not None
-    assert child.stdout is not None
-    child.stdin.write(f"{_AT_ONCE}\n")
-    child.stdin.flush()
-    return _AT_ONCE / float(json.loads(child.stdout.readline()))
 
 
 def _over_http(client: httpx.Client, system: System) -> float:
@@ -129,7 +92,7 @@ def _steps_after_leaving(client: httpx.Client, system: System) -> int:
     before = _steps(client, system)
     body = {"model": system.model, "prompt": "a red circle", "num_inference_steps": _LONG, "partial_images": 1}
     with client.stream("POST", f"{system.url}/v1/images/generations", json=body | {"stream": True}) as answer:
-        next(line for line in event_lines(answer) if line.startswith("data: "))
+        next(events(answer))
     return _steps(client, system) - before - _LONG // 2
 
 
@@ -141,11 +104,3 @@ def _steps(client: httpx.Client, system: System) -> int:
         if now == last:
             return int(now)
         last = now
-
-
-if __name__ == "__main__":
-    from tempfile import TemporaryDirectory
-
-    with TemporaryDirectory() as folder:
-        found = measured(Path(folder), Size.QUICK, lambda what: print(what, file=sys.stderr))
-    print(json.dumps(found))

@@ -1,25 +1,19 @@
 """The time to the first token of a second question about a picture, against that of the first, on real vLLM."""
 
-import base64
-import io
-import json
 import statistics
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import httpx
-from PIL import Image
 
-from app.cli.event_lines import event_lines
 from app.cli.stack import cpu_shares, usable_cores
 from app.media.placeholders import pictures_of
 from app.tokenizing.tokenizer import load_tokenizer
+from ops.bench.events import cached_of, events
+from ops.bench.media.jpeg import picture
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable
 from ops.bench.size import Size
@@ -49,9 +43,7 @@ class Turn:
 
 def measured(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """`second_question_ttft_ratio`, its times, and its tokens. Raises: Unavailable."""
-    size.needs("real vLLM")
-    if find_spec("vllm") is None:
-        raise Unavailable("vLLM is not installed")
+    size.needs("real vLLM", "vllm")
     out_dir.mkdir(parents=True, exist_ok=True)
     say("making a model that sees")
     model = random_vlm("idefics3", size="large")
@@ -68,11 +60,11 @@ def measured(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     ):
         for number in range(pictures + 1):  # the first warms up
             say(f"picture {number} of {pictures}")
-            picture = _picture(number)
+            shown = picture(number, _SIDE)
             turns.append(
                 Turn(
-                    first=_ask(client, system.model, [picture, _part(_FIRST)]),
-                    again=_ask(client, system.model, [picture, _part(_SECOND)]),
+                    first=_ask(client, system.model, [shown, _part(_FIRST)]),
+                    again=_ask(client, system.model, [shown, _part(_SECOND)]),
                     text=_ask(client, system.model, [_part(f"{number}. {_SECOND}")]),
                 )
             )
@@ -103,15 +95,6 @@ def _picture_tokens(model: Path) -> int:
     return tokens
 
 
-def _picture(number: int) -> dict[str, Any]:
-    """A picture as a part of a message. Its colours are soft, as of a photo out of focus, and compress as photos do."""
-    small = Image.frombytes("RGB", (16, 16), Random(number).randbytes(3 * 16 * 16))
-    out = io.BytesIO()
-    small.resize((_SIDE, _SIDE), Image.Resampling.BICUBIC).save(out, "JPEG", quality=90)
-    url = f"data:image/jpeg;base64,{base64.b64encode(out.getvalue()).decode()}"
-    return {"type": "image_url", "image_url": {"url": url}}
-
-
 def _part(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
 
@@ -124,25 +107,9 @@ def _ask(client: httpx.Client, model: str, parts: list[dict[str, Any]]) -> Answe
     }  # fmt: skip
     began, ttft_s = time.perf_counter(), 0.0
     with client.stream("POST", "/v1/chat/completions", json=body) as answer:
-        if answer.status_code != 200:
-            raise Unavailable(f"/v1/chat/completions: {answer.read()[:200]!r}")
-        for line in event_lines(answer):
-            if not line.startswith("data: {"):
-                continue
-            event = json.loads(line.removeprefix("data: "))
-            if "error" in event:
-                raise Unavailable(f"/v1/chat/completions: {event['error']}")
+        for event in events(answer):
             if not ttft_s and any(choice["finish_reason"] for choice in event["choices"]):
                 ttft_s = time.perf_counter() - began
             if (usage := event.get("usage")) is not None:
-                cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-                return Answer(ttft_s, usage["prompt_tokens"], cached_tokens)
+                return Answer(ttft_s, usage["prompt_tokens"], cached_of(usage))
     raise Unavailable("/v1/chat/completions: ended without usage")
-
-
-if __name__ == "__main__":
-    from tempfile import TemporaryDirectory
-
-    with TemporaryDirectory() as folder:
-        found = measured(Path(folder), Size.QUICK, lambda what: print(what, file=sys.stderr))
-    print(json.dumps(found))

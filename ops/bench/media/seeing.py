@@ -2,10 +2,8 @@
 same where another worker encodes the pictures."""
 
 import random
-import subprocess
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from app.cli.stack import cpu_shares, usable_cores
 from ops.bench.media.seen import seen
 from ops.bench.media.worker_metrics import told
 from ops.bench.parts import Say
-from ops.bench.processes import Unavailable, tail
+from ops.bench.processes import Unavailable, finished
 from ops.bench.size import Size
 from ops.bench.systems import fleet
 from tests.stack import ROOT
@@ -24,13 +22,12 @@ from tests.stack import ROOT
 _POOL = "shapes-pool"
 _METRIC = "xylem_worker_pictures_fetched"
 _PICTURES = 50
+_LIMIT_S = 900.0
 
 
 def measured(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """`seen` of 50, the seed, the wrong answers; `epd_equal`, a share of the 50. Raises: Unavailable."""
-    size.needs("real vLLM")
-    if find_spec("vllm") is None:
-        raise Unavailable("vLLM is not installed")
+    size.needs("real vLLM", "vllm")
     count = size.of(_PICTURES, _PICTURES, 2)
     out_dir.mkdir(parents=True, exist_ok=True)
     say("making the model that sees")
@@ -72,8 +69,5 @@ def _model(log: Path) -> Path:
     """Raises: Unavailable."""
     dest = ROOT / ".xylem/models/shapes"
     command = [sys.executable, "-m", "app.demo_models.shapes", str(dest), "seeing"]
-    with log.open("w") as out:
-        run = subprocess.run(command, check=False, stderr=out, cwd=ROOT)
-    if run.returncode:
-        raise Unavailable(f"the model was not made: {tail(log)}")
+    finished(command, log, _LIMIT_S, "making the model", cwd=ROOT)
     return dest

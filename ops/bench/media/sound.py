@@ -1,14 +1,9 @@
 """Seconds of speech that are written down in a second: through us, and by vLLM alone with the same arguments."""
 
-import json
-import os
-import signal
 import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +14,8 @@ from app.demo_models.model_folder import prepare
 from app.demo_models.whisper import NAME, convert
 from ops.bench.load import System
 from ops.bench.parts import Say
-from ops.bench.processes import Unavailable, tail
+from ops.bench.piped import in_turns, piped
+from ops.bench.processes import Unavailable
 from ops.bench.size import Size
 from ops.bench.systems import fleet
 from tests.speech.samples import RIVERS
@@ -83,28 +79,24 @@ def measured(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     pools_file, sound = out_dir / "pools.yaml", out_dir / "sound.ogg"
     pools_file.write_text(yaml.safe_dump({"pools": {"speech": pool}}))
     sound.write_bytes(RIVERS)
-    turns, ours, theirs = size.of(12, 4, 1), list[float](), list[float]()
+    script = out_dir / "alone.py"
+    script.write_text(_ALONE)  # vLLM's own processes import it
     with ExitStack() as up:
         say("loading vLLM alone")
-        alone = up.enter_context(_alone(out_dir, pools_file, sound))
+        command = [sys.executable, "-W", "ignore", str(script), str(pools_file), str(sound)]
+        env = _BIND | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
+        alone = up.enter_context(piped(command, out_dir / "alone.log", env, ROOT))
         say("loading the system")
         system = up.enter_context(fleet(out_dir / "xylem", {"speech": pool}, {"speech": 1}, more_env=_BIND))
         client = up.enter_context(httpx.Client(timeout=600))
-        for turn in range(turns + 1):  # the first warms up
-            say(f"turn {turn} of {turns}")
-            if turn % 2:  # neither is always the first
-                times = _over_http(client, system), _by_itself(alone)
-            else:
-                times = (_by_itself(alone), _over_http(client, system))[::-1]
-            if turn:
-                ours.append(times[0])
-                theirs.append(times[1])
-        seconds = _seconds(client, system)
+        turns = size.of(12, 4, 1)
+        pairs = in_turns(turns, lambda _: _over_http(client, system), lambda _: float(alone.ask("go")), say)
+        seconds = float(_asked(client, system, "verbose_json")["duration"])
     return {
-        "transcribed_s_per_s": seconds / statistics.median(ours),
-        "alone_s_per_s": seconds / statistics.median(theirs),
-        "transcribe_ratio": statistics.median(b / a for a, b in zip(ours, theirs, strict=True)),
-        "sound_pairs": [[seconds / a, seconds / b] for a, b in zip(ours, theirs, strict=True)],
+        "transcribed_s_per_s": seconds / statistics.median(ours for ours, _ in pairs),
+        "alone_s_per_s": seconds / statistics.median(theirs for _, theirs in pairs),
+        "transcribe_ratio": statistics.median(theirs / ours for ours, theirs in pairs),
+        "sound_pairs": [[seconds / ours, seconds / theirs] for ours, theirs in pairs],
     }
 
 
@@ -118,46 +110,11 @@ def _model() -> Path:
     return dest
 
 
-@contextmanager
-def _alone(out_dir: Path, pools_file: Path, sound: Path) -> Iterator["subprocess.Popen[str]"]:
-    """Raises: Unavailable."""
-    log, script = out_dir / "alone.log", out_dir / "alone.py"
-    script.write_text(_ALONE)  # vLLM's own processes import it
-    env = os.environ | _BIND | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-W", "ignore", str(script), str(pools_file), str(sound)]
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with (
-        log.open("w") as err,
-        subprocess.Popen(command, stderr=err, env=env, cwd=ROOT, start_new_session=True, **pipes) as child,
-    ):
-        try:
-            assert child.stdout is not None
-            if not any(line.strip() == "ready" for line in child.stdout):
-                raise Unavailable(f"vLLM ended: {tail(log)}")
-            yield child
-        finally:
-            os.killpg(child.pid, signal.SIGKILL)  # else vLLM's engine core would stay
-
-
-def _by_itself(child: "subprocess.Popen[str]") -> float:
-    """Seconds."""
-    assert child.stdin is not None
-    assert child.stdout is not None
-    child.stdin.write("go\n")
-    child.stdin.flush()
-    return float(child.stdout.readline())
-
-
 def _over_http(client: httpx.Client, system: System) -> float:
     """Seconds. Raises: Unavailable."""
     began = time.perf_counter()
     _asked(client, system, "json")
     return time.perf_counter() - began
-
-
-def _seconds(client: httpx.Client, system: System) -> float:
-    """Seconds of the sound."""
-    return float(_asked(client, system, "verbose_json")["duration"])
 
 
 def _asked(client: httpx.Client, system: System, form: str) -> dict[str, Any]:
@@ -167,12 +124,3 @@ def _asked(client: httpx.Client, system: System, form: str) -> dict[str, Any]:
         raise Unavailable(f"/v1/audio/transcriptions: {answer.text[:200]}")
     content: dict[str, Any] = answer.json()
     return content
-
-
-if __name__ == "__main__":
-    from tempfile import TemporaryDirectory
-
-    with TemporaryDirectory() as folder:
-        size = Size.asked()
-        found = measured(Path(folder), size, lambda what: print(what, file=sys.stderr))
-    print(json.dumps(found))

@@ -1,10 +1,8 @@
 """The cost of the index of hybrid models for all others: in turns with this tree and that of the commit before it."""
 
-import os
-import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -12,10 +10,10 @@ from typing import Any
 from ops.bench.models.hybrid import BEFORE
 from ops.bench.older import cpu_ratios, tree
 from ops.bench.parts import Say
-from ops.bench.processes import Unavailable
-from ops.bench.route.decision import valkey
+from ops.bench.piped import Piped, in_turns, piped
 from ops.bench.scale.index import index
 from ops.bench.size import Size
+from ops.bench.systems import valkey
 from tests.stack import ROOT
 
 _PAIRS, _FEW = 14, 4
@@ -48,42 +46,16 @@ def cpu(directory: Path, size: Size, say: Say) -> dict[str, Any]:
 
 def _pairs(directory: Path, script: str, arguments: Sequence[int], size: Size, say: Say) -> Sequence[float]:
     """The script's figure with this tree over that with the older one, by pair; neither is always the first."""
-    count, ratios = size.of(_PAIRS, _FEW, 1), list[float]()
     with ExitStack() as up:
         older = up.enter_context(tree(directory / "tree", BEFORE))
-        turns = {}
-        for name, root in (("old", older), ("new", ROOT)):
+
+        def started(name: str, root: Path) -> Piped:
             port = up.enter_context(valkey(directory / name))
-            turns[name] = up.enter_context(_turns(root, script, (port, *arguments)))
-        for pair in range(count):
-            say(f"{script}: pair {pair + 1} of {count}")
-            figures = {name: turns[name]() for name in sorted(turns, reverse=pair % 2 == 1)}
-            ratios.append(figures["new"] / figures["old"])
-    return ratios
+            line = [sys.executable, "-P", str(Path(__file__).with_name(script)), *map(str, (port, *arguments))]
+            log = directory / f"{script}-{name}.log"
+            return up.enter_context(piped(line, log, {"PYTHONPATH": str(root)}, root))
 
-
-@contextmanager
-def _turns(root: Path, script: str, arguments: Sequence[int]) -> Iterator[Callable[[], float]]:
-    """A process of the script with that tree's code; the function has it make one turn. Raises: Unavailable."""
-    line = [sys.executable, "-P", str(Path(__file__).with_name(script)), *map(str, arguments)]
-    env = {**os.environ, "PYTHONPATH": str(root)}
-    with subprocess.Popen(line, cwd=root, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdin is not None
-        assert child.stdout is not None
-        child_input, child_output = child.stdin, child.stdout
-
-        def heard() -> str:
-            if not (line := child_output.readline()):
-                raise Unavailable(f"{script} ended with the code of {root.name}")
-            return line
-
-        def turn() -> float:
-            child_input.write("\n")
-            child_input.flush()
-            return float(heard())
-
-        try:
-            heard()
-            yield turn
-        finally:
-            child.kill()
+        old, new = started("old", older), started("new", ROOT)
+        count = size.of(_PAIRS, _FEW, 1)
+        pairs = in_turns(count, lambda _: float(new.ask()), lambda _: float(old.ask()), say, warm_up=False)
+    return [new_figure / old_figure for new_figure, old_figure in pairs]

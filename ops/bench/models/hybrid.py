@@ -19,6 +19,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from ops.bench.engines.pools import SHARED_CORES
+from ops.bench.events import cached_of, events_async
 from ops.bench.load import System
 from ops.bench.models.one_engine import answer, started, words
 from ops.bench.older import tree
@@ -192,13 +193,10 @@ async def _one(http: httpx.AsyncClient, system: System, prompt: list[int]) -> An
     }  # fmt: skip
     began, first, cached_tokens = time.perf_counter(), 0.0, 0
     async with http.stream("POST", f"{system.url}/v1/completions", json=body) as response:
-        response.raise_for_status()
-        async for line in response.aiter_lines():
-            if not line.startswith("data: {"):
-                continue
+        async for event in events_async(response):
             first = first or time.perf_counter()
-            if usage := json.loads(line.removeprefix("data: ")).get("usage"):
-                cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+            if usage := event.get("usage"):
+                cached_tokens = cached_of(usage)
     return Answered(first - began, len(prompt), cached_tokens)
 
 

@@ -1,7 +1,6 @@
 """Good answers at five times the capacity, and the cost of waiting clients."""
 
 import asyncio
-import json
 import random
 import statistics
 import time
@@ -13,6 +12,7 @@ import psutil
 from msgspec import Struct
 
 from ops.bench.load import System
+from ops.bench.loadgen.connection import http_request
 from ops.bench.parts import Say
 from ops.bench.size import Size
 from ops.bench.systems import xylem
@@ -102,13 +102,11 @@ async def waiting_clients(system: System, size: Size) -> dict[str, float]:
         writer.close()
     slow = []
     body = {"model": "mock", "prompt": "x", "max_tokens": tokens, "stream": True, "ignore_eos": True}
-    raw = json.dumps(body).encode()
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    head += b"Content-Length: %d\r\n\r\n"
+    request = http_request("/v1/completions", "localhost", body)
     before = api.memory_info().rss
     for _ in range(_SEATS):
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
-        writer.write(head % len(raw) + raw)
+        writer.write(request)
         slow.append((reader, writer))
     await asyncio.sleep(tokens * _STEP_MS / 1000 * 0.25)
     figures["slow_reader_mb"] = (api.memory_info().rss - before) / 2**20 / _SEATS

@@ -1,11 +1,7 @@
 """Figures of other parts of operating: tracing, panels, groups, the chart, the soak."""
 
-import json
 import os
 import shutil
-import subprocess
-import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +9,11 @@ import httpx
 
 from ops.bench import tracing
 from ops.bench.parts import Say
-from ops.bench.processes import Unavailable
+from ops.bench.processes import Unavailable, figure_of
 from ops.bench.size import Size
 from ops.observability.empty import empty
 from tests.helm import CHART, EXAMPLES, HELM, VERSIONS, helm
 from tests.soak.growth import TOO_SHORT
-from tests.stack import ROOT
 
 
 def helm_examples(_directory: Path, size: Size, say: Say) -> dict[str, Any]:
@@ -68,12 +63,13 @@ def panels(directory: Path, size: Size, say: Say) -> dict[str, Any]:
         raise Unavailable("XYLEM_BENCH_PROMETHEUS names no Prometheus, and none is installed")
     say("panels")
     options = ["-q", "-s", "-p", "no:cacheprovider", f"--basetemp={(directory / 'fleet').absolute()}"]
-    return _module("pytest", [*options, "tests/acceptance/test_dashboards.py"], directory, "panels_empty", fails=True)
+    arguments = [*options, "tests/acceptance/test_dashboards.py"]
+    return {"panels_empty": figure_of("pytest", arguments, directory, "panels_empty", fails=True)}
 
 
 def groups(directory: Path, _size: Size, say: Say) -> dict[str, Any]:
     say("a lost member of a group")
-    return _module("ops.bench.groups", [], directory, "group_recovery_s")
+    return {"group_recovery_s": figure_of("ops.bench.groups", [], directory, "group_recovery_s")}
 
 
 def soak(directory: Path, size: Size, say: Say) -> dict[str, Any]:
@@ -81,23 +77,5 @@ def soak(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     say("soak")
     plot = ["--plot", str((directory / "soak.png").absolute())]
     length = ["--minutes", "60"] if size is Size.FULL else ["--minutes", "2", "--no-wait"]
-    figures = _module("tests.soak", [*length, *plot], directory, "soak_growth")
-    return figures if size is Size.FULL else {"missing": {"soak_growth": TOO_SHORT}}
-
-
-def _module(name: str, arguments: list[str], directory: Path, key: str, *, fails: bool = False) -> dict[str, Any]:
-    """A figure that a module prints as JSON, in a line of its own. `fails`: it counts also of one that fails."""
-    if find_spec(name) is None:
-        raise Unavailable(f"{name} is not there")
-    directory.mkdir(parents=True, exist_ok=True)
-    log = directory / f"{name}.log"
-    with log.open("w") as err:
-        run = subprocess.run(
-            [sys.executable, "-m", name, *arguments],
-            cwd=ROOT, stdout=subprocess.PIPE, stderr=err, text=True, check=False,
-        )  # fmt: skip
-        err.write(run.stdout)
-    figures = [line for line in run.stdout.splitlines() if line.startswith("{") and f'"{key}"' in line]
-    if not figures or (run.returncode and not fails):
-        raise Unavailable(f"{name} failed: {log}")
-    return {key: json.loads(figures[-1])[key]}
+    growth = figure_of("tests.soak", [*length, *plot], directory, "soak_growth")
+    return {"soak_growth": growth} if size is Size.FULL else {"missing": {"soak_growth": TOO_SHORT}}

@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import yaml
 
-from app.cli.event_lines import event_lines_async
+from ops.bench.events import events_async
 from ops.bench.parts import Say
 from ops.bench.planner.days import trace
 from ops.bench.planner.engine import Request
@@ -134,14 +134,11 @@ async def _asked(client: httpx.AsyncClient, number: int, row: Request, at: float
     token_count = 0
     try:
         async with client.stream("POST", "/v1/completions", json=body) as answer:
-            async for line in event_lines_async(answer):
-                if not line.startswith("data: {"):
-                    continue
-                event = json.loads(line.removeprefix("data: "))
+            async for event in events_async(answer):
                 last = time.monotonic() if event.get("choices") else last
                 first = first or last
                 token_count = (event.get("usage") or {}).get("completion_tokens", token_count)
-    except httpx.HTTPError:
+    except (httpx.HTTPError, Unavailable):
         return at, "lost"
     if token_count != tokens:
         return at, "lost"

@@ -3,18 +3,14 @@
 import asyncio
 import gc
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
-import redis
 import uvloop
 
-from app.cli import stack
 from app.dispatch.event_queue import EventQueue
 from app.dispatch.fleet.fleet_reader import FleetReader
 from app.dispatch.inflight import InFlight, RoutingHints
@@ -31,10 +27,9 @@ from app.messages.wire import encode
 from app.pools.schema import Pool
 from app.store import Wire, async_client
 from ops.bench.parts import Say
-from ops.bench.processes import process, wait_until
 from ops.bench.size import Size
+from ops.bench.systems import valkey
 from tests.loads import set_load
-from tests.stack import free_port
 
 POOL, KEYS, BLOCK = PoolId("bench"), Keys("bench"), 32
 TOTAL_BLOCKS = 1_000_000
@@ -42,26 +37,6 @@ PROMPT_BLOCKS = 2000
 PER_S = 200.0
 _LINE = 2  # requests that wait for their prefill on each worker, and may share the prompt's prefix
 _POOLS = {POOL: Pool(model="bench", engine="mock", block_size=BLOCK)}
-
-
-@contextmanager
-def valkey(directory: Path) -> Iterator[int]:
-    """The embedded Valkey, empty; yields its port."""
-    directory.mkdir(parents=True)
-    port = free_port()
-    store = redis.Redis(port=port)
-    log = directory / "valkey.log"
-
-    def answers() -> bool:
-        try:
-            return bool(store.ping())
-        except redis.RedisError:
-            return False
-
-    with process(stack.valkey(f"redis://127.0.0.1:{port}/0", directory / "data").argv, log) as server:
-        wait_until(answers, 10, {log: server})
-        yield port
-    store.close()
 
 
 def decision(directory: Path, size: Size, say: Say) -> dict[str, Any]:

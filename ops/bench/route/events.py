@@ -1,10 +1,8 @@
 """KV events into the index: the feeds of eight workers, each in a process with its engine's publisher."""
 
 import asyncio
-import subprocess
 import sys
 import time
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +16,10 @@ from app.kv.ledger import Ledger
 from app.kv.prefix_index import KvIndex, packed
 from app.store import Wire, async_client
 from ops.bench.parts import Say
-from ops.bench.processes import Unavailable, process, tail
-from ops.bench.route.decision import BLOCK, valkey
+from ops.bench.processes import side_by_side
+from ops.bench.route.decision import BLOCK
 from ops.bench.size import Size
+from ops.bench.systems import valkey
 from workers.engine.kv_event_feed import KvEventFeed
 
 WORKERS, OFFERED = 8, 60_000  # workers; blocks/s, a fifth above the target
@@ -32,25 +31,11 @@ _POOL, _KEYS = PoolId("bench"), Keys("bench")
 def events(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """Blocks per second that reached the index, and the delay of the last ones. Raises: Unavailable."""
     seconds, workers = size.of(20.0, 5.0, 0.5), size.of(WORKERS, WORKERS, 2)
-    with valkey(directory) as port, ExitStack() as up:
+    with valkey(directory) as port:
         say(f"events: {OFFERED:,} blocks a second for {seconds:g} s from {workers} workers")
         start = time.time() + size.of(5, 5, 2)  # when all of them have begun
-        logs = [directory / f"worker-{i}.log" for i in range(workers)]
-        rate = OFFERED / WORKERS
-        runs = [
-            up.enter_context(
-                process([sys.executable, "-m", "ops.bench.route.events", *map(str, (port, rate, seconds, start))], log)
-            )
-            for log in logs
-        ]
-        for log, run in zip(logs, runs, strict=True):
-            try:
-                code = run.wait(seconds + 60)
-            except subprocess.TimeoutExpired:
-                raise Unavailable(f"a feed did not keep up at all: {tail(log)}") from None
-            if code:
-                raise Unavailable(f"a feed failed: {tail(log)}")
-        figures = [[float(x) for x in log.read_text().splitlines()[-1].split()] for log in logs]
+        arguments = [(port, OFFERED / WORKERS, seconds, start)] * workers
+        figures = side_by_side("ops.bench.route.events", arguments, directory, seconds + 60)
         counts: Any = redis.Redis(port=port).hgetall(_KEYS.cached(_POOL)[1])  # and, under longer names, marks of writes
         entries = sum(int(count) for cache, count in counts.items() if len(cache) == len(packed(0)))
     block_count = sum(f[0] for f in figures)

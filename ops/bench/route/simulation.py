@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from itertools import islice
@@ -12,7 +11,7 @@ from typing import Any
 
 from ops.bench.load import trace as trace_file
 from ops.bench.parts import Say
-from ops.bench.processes import Unavailable, process, tail
+from ops.bench.processes import finished
 from ops.bench.simulator.policies import ORACLE
 from ops.bench.size import Size
 from tests.stack import ROOT
@@ -56,13 +55,7 @@ def simulation(directory: Path, size: Size, say: Say) -> dict[str, Any]:
 
 
 def run(
-    directory: Path,
-    trace: Path,
-    workers: int,
-    policies: Sequence[str],
-    seed: int,
-    cache: int,
-    *more: str,
+    directory: Path, trace: Path, workers: int, policies: Sequence[str], seed: int, cache: int, *more: str
 ) -> dict[str, dict[str, float]]:
     """Figures by policy. Raises: Unavailable."""
     out, log = directory / "out.json", directory / "simulator.log"
@@ -72,13 +65,8 @@ def run(
         sys.executable, "-m", "ops.bench.simulator", str(trace.absolute()), "--workers", str(workers),
         "--seed", str(seed), "--cache-blocks", str(cache), "--json", str(out.absolute()), *sessions, *more,
     ]  # fmt: skip
-    with process([*command, *(x for p in policies for x in ("--policy", p))], log, cwd=ROOT) as child:
-        try:
-            code = child.wait(_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            raise Unavailable(f"the simulator took over {_LIMIT_S} s") from None
-    if code:
-        raise Unavailable(f"the simulator failed: {tail(log)}")
+    command += [f"--policy={policy}" for policy in policies]
+    finished(command, log, _LIMIT_S, "the simulator", cwd=ROOT)
     keys = ("ttft_mean", "ttft_p50", "ttft_p90", "ttft_p99", "hit", "imbalance", "us_per_route")
     results = json.loads(out.read_text())[0]["results"]
     return {r["policy"]: {key: r[key] for key in keys} for r in results}

@@ -1,11 +1,9 @@
 """Measures how many blocks a second the prefix index takes, and how many bytes each takes there."""
 
 import asyncio
-import subprocess
 import sys
 import time
 from collections import deque
-from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,10 +16,10 @@ from app.kv.changes import Changes
 from app.kv.prefix_index import KvIndex
 from app.store import Wire, async_client
 from ops.bench.parts import Say
-from ops.bench.processes import Unavailable, process, tail
-from ops.bench.route.decision import valkey
+from ops.bench.processes import side_by_side
 from ops.bench.scale.fleet import KEYS, POOL, blocks, nobody_told
 from ops.bench.size import Size
+from ops.bench.systems import valkey
 
 WRITERS = 2  # processes
 WORKERS = 16  # in all
@@ -31,23 +29,12 @@ _BATCH = 64  # blocks that one step of an engine stores; as many are evicted
 def index(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """Stored blocks a second, with an eviction for each; and bytes of each. Raises: Unavailable."""
     seconds, total = size.of(20.0, 5.0, 0.5), blocks(size)
-    with valkey(directory) as port, ExitStack() as up:
+    with valkey(directory) as port:
         say(f"index: {total:,} blocks of {WORKERS} workers, then as many as it takes for {seconds:g} s")
         store = redis.Redis(port=port)
         before = int(store.info("memory")["used_memory"])  # type: ignore[index]
-        logs = [directory / f"writer-{i}.log" for i in range(WRITERS)]
-        runs = []
-        for i, log in enumerate(logs):
-            command = [sys.executable, "-m", "ops.bench.scale.index", *map(str, (port, i, seconds, total))]
-            runs.append(up.enter_context(process(command, log)))
-        for log, run in zip(logs, runs, strict=True):
-            try:
-                code = run.wait(seconds + 120)
-            except subprocess.TimeoutExpired:
-                raise Unavailable(f"a writer did not end: {tail(log)}") from None
-            if code:
-                raise Unavailable(f"a writer failed: {tail(log)}")
-        figures = [[float(x) for x in log.read_text().splitlines()[-1].split()] for log in logs]
+        arguments = [(port, number, seconds, total) for number in range(WRITERS)]
+        figures = side_by_side("ops.bench.scale.index", arguments, directory, seconds + 120)
         after = int(store.info("memory")["used_memory"])  # type: ignore[index]
     block_count, took = sum(f[0] for f in figures), max(f[1] for f in figures)
     return {"events_per_s": block_count / took, "bytes_per_block": (after - before) / total}

@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import time
-from collections.abc import Awaitable
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -18,10 +17,11 @@ from app.dispatch.fleet.fleet_reader import FleetReader
 from app.dispatch.inflight import InFlight
 from app.kv.blocks import HASH_BYTES
 from app.store import Wire, async_client
+from ops.bench.loop import watched
 from ops.bench.parts import Say
-from ops.bench.route.decision import valkey
 from ops.bench.scale.fleet import API, KEYS, POOLS, PROMPT, blocks, fill, request
 from ops.bench.size import Size
+from ops.bench.systems import valkey
 
 WORKERS = (64, 256, 1000)
 ROUND = 64
@@ -85,34 +85,13 @@ async def _cost(client: Any, wire: Wire, held: list[bytes], size: int, rounds: i
         took.append(time.perf_counter() - began)
     count = rounds * size
     api_s, redis_s = time.process_time() - api_s, await redis_cpu(client) - redis_s
-    blocks = [await _blocked(_round(dispatcher, in_flight)) for in_flight in request_rounds]
+    blocks = [(await watched(_round(dispatcher, in_flight)))[1] for in_flight in request_rounds]
     return Cost(1e3 * redis_s / count, 1e3 * api_s / count, 1e3 * median(blocks), 1e3 * median(took))
-
-
-async def _blocked(work: Awaitable[None]) -> float:
-    """The longest time in seconds for which `work` held the event loop."""
-    longest = asyncio.create_task(_longest_step())
-    await asyncio.sleep(0)
-    await work
-    longest.cancel()
-    return await longest
 
 
 async def _round(dispatcher: Dispatcher, in_flight: list[InFlight]) -> None:
     await asyncio.gather(*(dispatcher.send(inflight) for inflight in in_flight))
     dispatcher.in_flight.clear()
-
-
-async def _longest_step() -> float:
-    """Seconds that other tasks held the event loop at most, until cancelled."""
-    longest, last = 0.0, time.perf_counter()
-    try:
-        while True:
-            await asyncio.sleep(0)
-            now = time.perf_counter()
-            longest, last = max(longest, now - last), now
-    except asyncio.CancelledError:
-        return longest
 
 
 async def redis_cpu(client: Any) -> float:

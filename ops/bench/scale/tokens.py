@@ -16,10 +16,10 @@ from app.runner.token_emitter import TokenEmitter
 from app.settings import Settings
 from app.store import Connection, Wire, async_client
 from ops.bench.parts import Say
-from ops.bench.route.decision import valkey
 from ops.bench.scale.fleet import KEYS, POOL
 from ops.bench.scale.placing import redis_cpu
 from ops.bench.size import Size
+from ops.bench.systems import valkey
 
 STREAMS = 100  # of a worker, each with a token in each step
 REPLICAS = (1, 9, 18, 36, 180)

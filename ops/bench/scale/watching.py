@@ -14,10 +14,10 @@ from app.ids import ApiId
 from app.intervals import Intervals
 from app.store import Wire, async_client
 from ops.bench.parts import Say
-from ops.bench.route.decision import valkey
 from ops.bench.scale.fleet import KEYS, POOL, POOLS, blocks, fill
 from ops.bench.scale.placing import WORKERS, redis_cpu
 from ops.bench.size import Size
+from ops.bench.systems import valkey
 
 REPLICAS = (1, 10, 100)
 

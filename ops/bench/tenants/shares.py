@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 from msgspec import Struct
 
-from app.cli.event_lines import event_lines_async
+from ops.bench.events import events_async
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable
 from ops.bench.size import Size
@@ -81,11 +81,9 @@ async def quiet(urls: Sequence[str], count: int, rng: random.Random) -> list[flo
         body = {"model": "mock", "prompt": f"{rng.randrange(10**9)} hello", "max_tokens": _QUIET_ANSWER, "stream": True}
         began = time.perf_counter()
         async with http.stream("POST", "/v1/completions", json=body, headers=_key("quiet")) as answer:
-            answer.raise_for_status()
             first = 0.0
-            async for line in event_lines_async(answer):
-                if line.startswith("data: {") and not first:
-                    first = time.perf_counter() - began
+            async for _ in events_async(answer):
+                first = first or time.perf_counter() - began
         ttfts.append(first)
 
     async with Clients(urls) as https, asyncio.TaskGroup() as group:

@@ -7,7 +7,7 @@ from random import Random
 
 import httpx
 
-from app.cli.event_lines import event_lines
+from ops.bench.events import cached_of, events
 from ops.bench.processes import Unavailable
 
 _TOKENS = (1_000, 2_000)  # ids, which every vocabulary has
@@ -38,16 +38,9 @@ def ask(client: httpx.Client, model: str, ids: list[int], max_tokens: int = 8) -
     route: dict[str, int] = {}
     try:
         with client.stream("POST", "/v1/completions", json=body) as answer:
-            if answer.status_code != 200:
-                raise Unavailable(f"/v1/completions: {answer.read()[:200]!r}")
             if "x-xylem-route" in answer.headers:
                 (route,) = json.loads(answer.headers["x-xylem-route"])
-            for line in event_lines(answer):
-                if not line.startswith("data: {"):
-                    continue
-                event = json.loads(line.removeprefix("data: "))
-                if "error" in event:
-                    raise Unavailable(f"/v1/completions: {event['error']}")
+            for event in events(answer):
                 usage = event.get("usage") or usage
                 if event["choices"]:
                     ttft_s = ttft_s or time.perf_counter() - began
@@ -56,6 +49,5 @@ def ask(client: httpx.Client, model: str, ids: list[int], max_tokens: int = 8) -
         raise Unavailable(f"a prompt got no answer: {exc!r}") from exc
     if usage is None:
         raise Unavailable("/v1/completions ended without usage")
-    cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
     whole_s = time.perf_counter() - began
-    return Answer(text, ttft_s, whole_s, usage["prompt_tokens"], cached_tokens, route.get("blocks_in_store", 0))
+    return Answer(text, ttft_s, whole_s, usage["prompt_tokens"], cached_of(usage), route.get("blocks_in_store", 0))

@@ -1,8 +1,6 @@
 """The cost of tiers for a pool without any: CPU time of a request in the API, against the tree before tiers."""
 
-import json
 import statistics
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +15,3 @@ def measured(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """`no_tier_cost`: the pairs' median. Raises: Unavailable."""
     ratios = cpu_ratios(out_dir, BEFORE, size, say)
     return {"no_tier_cost": statistics.median(ratios), "no_tier_pairs": ratios}
-
-
-if __name__ == "__main__":
-    from tempfile import TemporaryDirectory
-
-    with TemporaryDirectory() as folder:
-        found = measured(Path(folder), Size.asked(), lambda what: print(what, file=sys.stderr))
-    print(json.dumps(found))

@@ -4,7 +4,6 @@ Compares the time of a prompt that real vLLM loads from an encrypted store with 
 Measures sealing and opening a block, alone.
 """
 
-import json
 import os
 import statistics
 import time
@@ -30,7 +29,7 @@ _KINDS = ("plain", "encrypted")
 
 def measured(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """`encrypted_load_ratio`: the median of the pairs. Raises: Unavailable."""
-    size.needs("real vLLM")
+    size.needs("real vLLM", "vllm")
     out_dir.mkdir(parents=True, exist_ok=True)
     (key := out_dir / "key").write_bytes(os.urandom(32))
     keys = {"plain": {}, "encrypted": {"key_file": str(key)}}
@@ -90,12 +89,3 @@ def _loaded(system: System, client: httpx.Client, ids: list[int]) -> Answer:
             f"{answer.stored_blocks} blocks were in the store, {answer.cached_tokens} tokens not computed"
         )
     return answer
-
-
-if __name__ == "__main__":
-    import sys
-    from tempfile import TemporaryDirectory
-
-    with TemporaryDirectory() as folder:
-        found = measured(Path(folder), Size.asked(), lambda what: print(what, file=sys.stderr))
-    print(json.dumps(found))

@@ -3,7 +3,6 @@ and how long others wait for their tokens meanwhile."""
 
 import json
 import statistics
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -30,7 +29,7 @@ _STREAMS = [
 
 def measured(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """`vllm_evicted_ttft_ratio`, `vllm_restart_ttft_ratio`, `wrong_answers`, `p99_itl_ratio`. Raises: Unavailable."""
-    size.needs("real vLLM")
+    size.needs("real vLLM", "vllm")
     prompts = [prompt(seed, TOKENS) for seed in range(size.of(12, 4, 3))]
     turns = size.of(5, 2, 1)
     tiers = {"host_gb": 1.0, "disk": str(out_dir / "kv")}
@@ -125,11 +124,3 @@ def _coming(system: System, prompts: Sequence[list[int]]) -> Iterator[None]:
         thread.join()
     if failures:
         raise failures[0]
-
-
-if __name__ == "__main__":
-    from tempfile import TemporaryDirectory
-
-    with TemporaryDirectory() as folder:
-        found = measured(Path(folder), Size.asked(), lambda what: print(what, file=sys.stderr))
-    print(json.dumps(found))

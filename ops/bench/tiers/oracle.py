@@ -4,8 +4,6 @@ The way begins at the best router without a store. The bound is one infinite cac
 the simulator, on both development traces.
 """
 
-import json
-import sys
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -54,11 +52,3 @@ def _row(out_dir: Path, path: Path, workers: int, cache: int) -> dict[str, Any]:
 def _way(row: dict[str, Any], key: str) -> float:
     """The part of the way to the bound, as `make bench NAME=route` has it: 0 is the best rival, 1 the bound."""
     return float((row["best"] - row[key]) / (row["best"] - row["bound"]))
-
-
-if __name__ == "__main__":
-    from tempfile import TemporaryDirectory
-
-    with TemporaryDirectory() as folder:
-        found = measured(Path(folder), Size.asked(), lambda what: print(what, file=sys.stderr))
-    print(json.dumps(found, indent=1))

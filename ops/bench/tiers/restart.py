@@ -1,11 +1,8 @@
 """A rolling restart of real vLLM workers that share a store: the hit rate of prompts after it over before."""
 
-import json
 import statistics
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -14,7 +11,6 @@ from typing import Any
 import httpx
 
 from ops.bench.parts import Say
-from ops.bench.processes import Unavailable
 from ops.bench.size import Size
 from ops.bench.tiers.asking import ask, prompt
 from tests.shallow import shallow_model
@@ -48,9 +44,7 @@ class Prompts:
 
 def measured(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """`rolling_restart_hit_ratio` with a store, and without tiers. Raises: Unavailable."""
-    size.needs("real vLLM")
-    if find_spec("vllm") is None:
-        raise Unavailable("vLLM is not installed")
+    size.needs("real vLLM", "vllm")
     rounds = size.of(10, 2, 1)
     tiers = {"host_gb": 0.1, "disk": str(out_dir / "kv")}
     with_store = _restarted(out_dir / "store", rounds, tiers, say)
@@ -100,11 +94,3 @@ def _served(run_dir: Path, tiers: dict[str, Any] | None) -> Iterator[Stack]:
     with valkey(run_dir / "redis") as url, stack(url, run_dir, {_POOL: pool}, **_ENV) as s:
         s.api()
         yield s
-
-
-if __name__ == "__main__":
-    from tempfile import TemporaryDirectory
-
-    with TemporaryDirectory() as folder:
-        found = measured(Path(folder), Size.asked(), lambda what: print(what, file=sys.stderr))
-    print(json.dumps(found))

@@ -4,6 +4,7 @@
 dashboard.
 """
 
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 WORKER = "{{pool}} {{worker}}"  # the legend of a series of a worker
@@ -24,6 +25,13 @@ class Panel(NamedTuple):
     unit: Unit
     queries: tuple[Query, ...]
     description: str = ""
+
+
+Series = Mapping[str, str]  # queries by their legends
+
+
+def panel(title: str, unit: Unit, series: Series, description: str = "") -> Panel:
+    return Panel(title, unit, tuple(Query(expr, legend) for legend, expr in series.items()), description)
 
 
 class Dashboard(NamedTuple):
@@ -60,9 +68,9 @@ def by_pool(of_workers: str) -> str:
     return sum_by("pool", of_workers)
 
 
-def quantiles(histogram: str, by: str, *matchers: str, of: tuple[float, ...] = (0.5, 0.95, 0.99)) -> tuple[Query, ...]:
+def quantiles(histogram: str, by: str, *matchers: str, of: tuple[float, ...] = (0.5, 0.95, 0.99)) -> Series:
     buckets = sum_by(f"le, {by}", rate(f"{histogram}_bucket", *matchers))
-    return tuple(Query(f"histogram_quantile({q:g}, {buckets})", f"{{{{{by}}}}} p{q * 100:g}") for q in of)
+    return {f"{{{{{by}}}}} p{q * 100:g}": f"histogram_quantile({q:g}, {buckets})" for q in of}
 
 
 def mean(histogram: str, by: str, *matchers: str) -> str:

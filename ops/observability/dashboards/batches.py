@@ -1,6 +1,6 @@
 """The dashboard of batches: how far they are. Their lines are no requests of API replicas."""
 
-from ops.observability.panels import Dashboard, Panel, Query, or_zero, rate, ratio
+from ops.observability.panels import Dashboard, or_zero, panel, rate, ratio
 
 _LINES = "max by (outcome) (rate(xylem_batch_lines_total[$__rate_interval]))"
 
@@ -9,25 +9,20 @@ BATCHES = Dashboard(
     "Xylem: batches",
     (),
     (
-        Panel("Lines by outcome", "ops", (Query(_LINES, "{{outcome}}"),)),
-        Panel("Tokens", "ops", (Query(f"max by (kind) ({rate('xylem_batch_tokens_total')})", "{{kind}}"),)),
-        Panel("Batches by status", "short", (Query("max by (status) (xylem_batches)", "{{status}}"),)),
-        Panel("Lines without a result", "short", (Query("max (xylem_batch_backlog_lines)", "lines"),)),
-        Panel(
+        panel("Lines by outcome", "ops", {"{{outcome}}": _LINES}),
+        panel("Tokens", "ops", {"{{kind}}": f"max by (kind) ({rate('xylem_batch_tokens_total')})"}),
+        panel("Batches by status", "short", {"{{status}}": "max by (status) (xylem_batches)"}),
+        panel("Lines without a result", "short", {"lines": "max (xylem_batch_backlog_lines)"}),
+        panel(
             "Time to the end, at this speed",
             "s",
-            (
-                Query(
-                    or_zero(ratio("max (xylem_batch_backlog_lines)", f"sum ({_LINES})")),
-                    "all batches",
-                ),
-            ),
+            {"all batches": or_zero(ratio("max (xylem_batch_backlog_lines)", f"sum ({_LINES})"))},
         ),
-        Panel("Age of the oldest batch", "s", (Query("max (xylem_batch_oldest_seconds)", "age"),)),
-        Panel(
+        panel("Age of the oldest batch", "s", {"age": "max (xylem_batch_oldest_seconds)"}),
+        panel(
             "Seats of aside requests",
             "percentunit",
-            (Query("max (xylem_batch_capacity_share)", "share"),),
+            {"share": "max (xylem_batch_capacity_share)"},
             "Of batches and of the service tier `flex`, as a share of all engines' seats.",
         ),
     ),

@@ -4,9 +4,8 @@ from ops.observability.panels import (
     OF_MODEL,
     WORKER,
     Dashboard,
-    Panel,
-    Query,
     mean,
+    panel,
     per_worker,
     quantiles,
     rate,
@@ -19,51 +18,39 @@ DISAGGREGATION = Dashboard(
     "Xylem: prefill and decode apart",
     ("pool", "model"),
     (
-        Panel(
+        panel(
             "Prompts by where they were computed",
             "ops",
-            (Query(sum_by("model, where", rate("xylem_prefills_total", OF_MODEL)), "{{model}} {{where}}"),),
+            {"{{model}} {{where}}": sum_by("model, where", rate("xylem_prefills_total", OF_MODEL))},
             "refused: apart, and again where the answer was made.",
         ),
-        Panel(
+        panel(
             "Hop",
             "s",
             quantiles("xylem_stage_seconds", "model", OF_MODEL, 'stage="hop"'),
             "From the end of the prefill to the decode task.",
         ),
-        Panel(
+        panel(
             "Resume",
             "s",
             quantiles("xylem_stage_seconds", "model", OF_MODEL, 'stage="resume"'),
             "From there to its first token.",
         ),
-        Panel(
+        panel(
             "Transfer of KV",
             "s",
             quantiles("xylem_stage_seconds", "model", OF_MODEL, 'stage="transfer"'),
             "As the engine says; a part of resume.",
         ),
-        Panel("KV pulled", "Bps", (Query(sum_by("model", rate("xylem_pulled_bytes_total", OF_MODEL)), "{{model}}"),)),
-        Panel(
-            "Prompt tokens whose KV was pulled",
-            "ops",
-            (Query(worker_rate("xylem_worker_pulled_tokens_total"), WORKER),),
+        panel("KV pulled", "Bps", {"{{model}}": sum_by("model", rate("xylem_pulled_bytes_total", OF_MODEL))}),
+        panel("Prompt tokens whose KV was pulled", "ops", {WORKER: worker_rate("xylem_worker_pulled_tokens_total")}),
+        panel(
+            "KV blocks lent", "short", {WORKER: per_worker("xylem_worker_lent_blocks")}, "Kept for engines that decode."
         ),
-        Panel(
-            "KV blocks lent",
-            "short",
-            (Query(per_worker("xylem_worker_lent_blocks"), WORKER),),
-            "Kept for engines that decode.",
-        ),
-        Panel(
+        panel(
             "Prefill and decode, mean",
             "s",
-            (
-                Query(
-                    mean("xylem_stage_seconds", "model, stage", OF_MODEL, 'stage=~"prefill|decode"'),
-                    "{{model}} {{stage}}",
-                ),
-            ),
+            {"{{model}} {{stage}}": mean("xylem_stage_seconds", "model, stage", OF_MODEL, 'stage=~"prefill|decode"')},
         ),
     ),
 )

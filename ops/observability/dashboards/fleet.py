@@ -4,10 +4,9 @@ from ops.observability.panels import (
     OF_POOL,
     WORKER,
     Dashboard,
-    Panel,
-    Query,
     by_pool,
     or_zero,
+    panel,
     per_worker,
     quantiles,
     rate,
@@ -22,88 +21,73 @@ FLEET = Dashboard(
     "Xylem: fleet",
     ("pool",),
     (
-        Panel(
+        panel(
             "Workers by state",
             "short",
-            (Query(f"max by (pool, state) ({selected('xylem_workers', OF_POOL)})", "{{pool}} {{state}}"),),
+            {"{{pool}} {{state}}": f"max by (pool, state) ({selected('xylem_workers', OF_POOL)})"},
         ),
-        Panel(
+        panel(
             "Workers that the planner wants",
             "short",
-            (Query(f"max by (pool) ({selected('xylem_planner_workers', OF_POOL)})", "{{pool}}"),),
+            {"{{pool}}": f"max by (pool) ({selected('xylem_planner_workers', OF_POOL)})"},
         ),
-        Panel(
+        panel(
             "The planner's reasons",
             "short",
-            (Query(f"max by (pool, reason) ({selected('xylem_planner_reason', OF_POOL)}) > 0", "{{pool}} {{reason}}"),),
+            {"{{pool}} {{reason}}": f"max by (pool, reason) ({selected('xylem_planner_reason', OF_POOL)}) > 0"},
             "Why it wants so many: the guide to the planner explains each.",
         ),
-        Panel(
+        panel(
             "Requests that the planner expects",
             "reqps",
-            (Query(f"max by (pool) ({selected('xylem_planner_expected_per_second', OF_POOL)})", "{{pool}}"),),
+            {"{{pool}}": f"max by (pool) ({selected('xylem_planner_expected_per_second', OF_POOL)})"},
         ),
-        Panel(
+        panel(
             "Seats in use",
             "percentunit",
-            (
-                Query(
-                    ratio(by_pool(per_worker("xylem_worker_running")), by_pool(per_worker("xylem_worker_seats"))),
-                    "{{pool}}",
-                ),
-            ),
+            {"{{pool}}": ratio(by_pool(per_worker("xylem_worker_running")), by_pool(per_worker("xylem_worker_seats")))},
             "Requests that engines run, of those that they can run at once.",
         ),
-        Panel("Requests waiting in engines", "short", (Query(per_worker("xylem_worker_waiting"), WORKER),)),
-        Panel(
+        panel("Requests waiting in engines", "short", {WORKER: per_worker("xylem_worker_waiting")}),
+        panel(
             "Busy",
             "percentunit",
-            (Query(worker_rate("xylem_worker_busy_seconds_total"), WORKER),),
+            {WORKER: worker_rate("xylem_worker_busy_seconds_total")},
             "The share of the time in which the engine had anything to do.",
         ),
-        Panel(
+        panel(
             "KV blocks in use",
             "percentunit",
-            (Query(ratio(per_worker("xylem_worker_used_blocks"), per_worker("xylem_worker_total_blocks")), WORKER),),
+            {WORKER: ratio(per_worker("xylem_worker_used_blocks"), per_worker("xylem_worker_total_blocks"))},
             "By requests: what is only cached is free.",
         ),
-        Panel("Prompt tokens computed", "ops", (Query(worker_rate("xylem_worker_prefill_tokens_total"), WORKER),)),
-        Panel(
+        panel("Prompt tokens computed", "ops", {WORKER: worker_rate("xylem_worker_prefill_tokens_total")}),
+        panel(
             "Requests moved and workers lost",
             "ops",
-            (
-                Query(sum_by("kind", rate("xylem_migrations_total")), "moved: {{kind}}"),
-                Query(f"sum ({rate('xylem_workers_lost_total')})", "workers lost"),
-            ),
+            {
+                "moved: {{kind}}": sum_by("kind", rate("xylem_migrations_total")),
+                "workers lost": f"sum ({rate('xylem_workers_lost_total')})",
+            },
         ),
-        Panel(
-            "Gaps in token streams",
-            "ops",
-            (Query(or_zero(sum_by("outcome", rate("xylem_stream_gaps_total"))), "{{outcome}}"),),
+        panel(
+            "Gaps in token streams", "ops", {"{{outcome}}": or_zero(sum_by("outcome", rate("xylem_stream_gaps_total")))}
         ),
-        Panel("Redis answers", "short", (Query("min by (instance) (xylem_redis_up)", "{{instance}}"),)),
-        Panel(
+        panel("Redis answers", "short", {"{{instance}}": "min by (instance) (xylem_redis_up)"}),
+        panel(
             "Event loops: API replicas, p99",
             "s",
             quantiles("xylem_loop_delay_seconds", "instance", of=(0.99,)),
             "How late they are. Above 50 ms, tokens of all streams are: start another replica.",
         ),
-        Panel(
-            "Event loops: workers, longest delay", "s", (Query(per_worker("xylem_worker_loop_delay_seconds"), WORKER),)
+        panel("Event loops: workers, longest delay", "s", {WORKER: per_worker("xylem_worker_loop_delay_seconds")}),
+        panel("Model load time", "s", {WORKER: per_worker("xylem_worker_load_seconds")}),
+        panel("CPU", "percentunit", {"{{job}} {{instance}}": rate("process_cpu_seconds_total", 'job=~"xylem-.*"')}),
+        panel(
+            "Memory", "bytes", {"{{job}} {{instance}}": selected("process_resident_memory_bytes", 'job=~"xylem-.*"')}
         ),
-        Panel("Model load time", "s", (Query(per_worker("xylem_worker_load_seconds"), WORKER),)),
-        Panel(
-            "CPU", "percentunit", (Query(rate("process_cpu_seconds_total", 'job=~"xylem-.*"'), "{{job}} {{instance}}"),)
-        ),
-        Panel(
-            "Memory",
-            "bytes",
-            (Query(selected("process_resident_memory_bytes", 'job=~"xylem-.*"'), "{{job}} {{instance}}"),),
-        ),
-        Panel(
-            "Prompts sent to other cells",
-            "ops",
-            (Query(or_zero(sum_by("cell", rate("xylem_cell_sent_total"))), "{{cell}}"),),
+        panel(
+            "Prompts sent to other cells", "ops", {"{{cell}}": or_zero(sum_by("cell", rate("xylem_cell_sent_total")))}
         ),
     ),
 )

@@ -1,6 +1,6 @@
 """Pictures, videos and sound, in requests and painted."""
 
-from ops.observability.panels import Dashboard, Panel, Query, by_pool, quantiles, rate, sum_by, worker_rate
+from ops.observability.panels import Dashboard, by_pool, panel, quantiles, rate, sum_by, worker_rate
 
 _PICTURES = (
     ("encoded", "encoded for others"),
@@ -15,21 +15,21 @@ MEDIA = Dashboard(
     "Xylem: media",
     ("pool",),
     (
-        Panel(
+        panel(
             "Fetching and decoding",
             "s",
             quantiles("xylem_media_seconds", "kind", of=(0.5, 0.95)),
             "Of a picture, video or sound of a request.",
         ),
-        Panel("Media of requests", "ops", (Query(sum_by("kind", rate("xylem_media_seconds_count")), "{{kind}}"),)),
-        Panel(
+        panel("Media of requests", "ops", {"{{kind}}": sum_by("kind", rate("xylem_media_seconds_count"))}),
+        panel(
             "Pictures encoded apart",
             "ops",
-            tuple(
-                Query(by_pool(worker_rate(f"xylem_worker_pictures_{which}_total")), f"{{{{pool}}}} {name}")
+            {
+                f"{{{{pool}}}} {name}": by_pool(worker_rate(f"xylem_worker_pictures_{which}_total"))
                 for which, name in _PICTURES
-            ),
+            },
         ),
-        Panel("Steps of painting", "ops", (Query(by_pool(worker_rate("xylem_worker_paint_steps_total")), "{{pool}}"),)),
+        panel("Steps of painting", "ops", {"{{pool}}": by_pool(worker_rate("xylem_worker_paint_steps_total"))}),
     ),
 )

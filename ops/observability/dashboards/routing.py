@@ -5,10 +5,9 @@ from ops.observability.panels import (
     OF_POOL,
     WORKER,
     Dashboard,
-    Panel,
-    Query,
     by_pool,
     or_zero,
+    panel,
     per_worker,
     quantiles,
     rate,
@@ -28,85 +27,74 @@ ROUTING = Dashboard(
     "Xylem: routing and cache",
     ("pool", "model"),
     (
-        Panel(
+        panel(
             "Prompt tokens from a cache",
             "percentunit",
-            (
-                Query(
-                    ratio(
-                        sum_by("model", rate("xylem_cached_prompt_tokens_sum", OF_MODEL)),
-                        sum_by("model", rate("xylem_prompt_tokens_sum", OF_MODEL)),
-                    ),
-                    "{{model}}",
-                ),
-            ),
+            {
+                "{{model}}": ratio(
+                    sum_by("model", rate("xylem_cached_prompt_tokens_sum", OF_MODEL)),
+                    sum_by("model", rate("xylem_prompt_tokens_sum", OF_MODEL)),
+                )
+            },
             "As the engines say, of all prompt tokens.",
         ),
-        Panel(
+        panel(
             "Hit rate of a request",
             "percentunit",
             quantiles("xylem_kv_hit_rate", "model", OF_MODEL, of=(0.25, 0.5, 0.75)),
         ),
-        Panel("Cached tokens of a request", "short", quantiles("xylem_cached_prompt_tokens", "model", OF_MODEL)),
-        Panel(
+        panel("Cached tokens of a request", "short", quantiles("xylem_cached_prompt_tokens", "model", OF_MODEL)),
+        panel(
             "Blocks that the chosen cache had",
             "percentunit",
-            (
-                Query(
-                    ratio(by_pool(_MATCHED), f"{by_pool(_MATCHED)} + {by_pool(_MISSED)}"),
-                    "{{pool}}",
-                ),
-            ),
+            {"{{pool}}": ratio(by_pool(_MATCHED), f"{by_pool(_MATCHED)} + {by_pool(_MISSED)}")},
             "As routing expected when it placed the requests. Far above what the engines say: the index is wrong.",
         ),
-        Panel(
+        panel(
             "Answers whose cached tokens were not as expected",
             "percentunit",
-            (Query(ratio(by_pool(_AUDITS_WRONG), by_pool(_AUDITED)), "{{pool}}"),),
+            {"{{pool}}": ratio(by_pool(_AUDITS_WRONG), by_pool(_AUDITED))},
             "Of all whose engine told. An idle engine has none; a busy one has changed its cache meanwhile.",
         ),
-        Panel(
+        panel(
             "Prompt tokens wrongly expected to be cached, or not, of an answer",
             "short",
-            (Query(ratio(by_pool(_AUDIT_ERROR), by_pool(_AUDITED)), "{{pool}}"),),
+            {"{{pool}}": ratio(by_pool(_AUDIT_ERROR), by_pool(_AUDITED))},
         ),
-        Panel(
+        panel(
             "Blocks from tiers",
             "ops",
-            (Query(sum_by("pool, tier", rate("xylem_routing_blocks_tiered_total", OF_POOL)), "{{pool}} {{tier}}"),),
+            {"{{pool}} {{tier}}": sum_by("pool, tier", rate("xylem_routing_blocks_tiered_total", OF_POOL))},
         ),
-        Panel(
+        panel(
             "Speed of tiers",
             "Bps",
-            (
-                Query(per_worker("xylem_worker_host_bytes_per_s"), f"{WORKER} host memory"),
-                Query(per_worker("xylem_worker_store_bytes_per_s"), f"{WORKER} store"),
-            ),
+            {
+                f"{WORKER} host memory": per_worker("xylem_worker_host_bytes_per_s"),
+                f"{WORKER} store": per_worker("xylem_worker_store_bytes_per_s"),
+            },
         ),
-        Panel("Decision about a request", "s", quantiles("xylem_routing_decision_seconds", "pool", OF_POOL)),
-        Panel("Reading fleet and index", "s", quantiles("xylem_routing_read_seconds", "instance", of=(0.5, 0.99))),
-        Panel(
+        panel("Decision about a request", "s", quantiles("xylem_routing_decision_seconds", "pool", OF_POOL)),
+        panel("Reading fleet and index", "s", quantiles("xylem_routing_read_seconds", "instance", of=(0.5, 0.99))),
+        panel(
             "Imbalance",
             "short",
-            (Query(f"max by (pool) ({selected('xylem_routing_imbalance', OF_POOL)})", "{{pool}}"),),
+            {"{{pool}}": f"max by (pool) ({selected('xylem_routing_imbalance', OF_POOL)})"},
             "Requests of the fullest place, divided by the mean of all places.",
         ),
-        Panel(
+        panel(
             "Drafted tokens that were accepted",
             "percentunit",
-            (
-                Query(
-                    or_zero(
-                        ratio(
-                            by_pool(worker_rate("xylem_worker_accepted_tokens_1_total")),
-                            by_pool(worker_rate("xylem_worker_drafts_total")),
-                        )
-                    ),
-                    "{{pool}}",
-                ),
-            ),
+            {
+                "{{pool}}": or_zero(
+                    ratio(
+                        by_pool(worker_rate("xylem_worker_accepted_tokens_1_total")),
+                        by_pool(worker_rate("xylem_worker_drafts_total")),
+                    )
+                )
+            },
             "The first token of each draft, of engines that speculate.",
         ),
-        Panel("LoRA adapters", "short", (Query(per_worker("xylem_worker_adapters"), WORKER),)),
+        panel("LoRA adapters", "short", {WORKER: per_worker("xylem_worker_adapters")}),
     ),
 )

@@ -1,6 +1,6 @@
 """The dashboard of tenants: what each uses, and whether all is written down. At most a hundred have their name here."""
 
-from ops.observability.panels import Dashboard, Panel, Query, or_zero, rate, ratio, sum_by
+from ops.observability.panels import Dashboard, or_zero, panel, rate, ratio, sum_by
 
 
 def _tokens(kind: str) -> str:
@@ -20,48 +20,45 @@ TENANTS = Dashboard(
     "Xylem: tenants",
     (),
     (
-        Panel("Requests", "reqps", (Query(sum_by("tenant", rate("xylem_tenant_requests_total")), _TENANT),)),
-        Panel("Tokens of prompts", "ops", (Query(_tokens("prompt"), _TENANT),)),
-        Panel("Tokens of answers", "ops", (Query(_tokens("completion"), _TENANT),)),
-        Panel(
+        panel("Requests", "reqps", {_TENANT: sum_by("tenant", rate("xylem_tenant_requests_total"))}),
+        panel("Tokens of prompts", "ops", {_TENANT: _tokens("prompt")}),
+        panel("Tokens of answers", "ops", {_TENANT: _tokens("completion")}),
+        panel(
             "Share of engines' time",
             "percentunit",
-            (Query(f"{sum_by('tenant', _ENGINE)} / scalar(sum ({_ENGINE}))", _TENANT),),
+            {_TENANT: f"{sum_by('tenant', _ENGINE)} / scalar(sum ({_ENGINE}))"},
             "Of what answered requests took of workers.",
         ),
-        Panel("Cached share of prompts", "percentunit", (Query(ratio(_tokens("cached"), _tokens("prompt")), _TENANT),)),
-        Panel(
+        panel("Cached share of prompts", "percentunit", {_TENANT: ratio(_tokens("cached"), _tokens("prompt"))}),
+        panel(
             "Requests that failed",
             "percentunit",
-            (
-                Query(
-                    or_zero(
-                        ratio(
-                            sum_by("tenant", rate("xylem_tenant_requests_total", 'outcome="failed"')),
-                            sum_by("tenant", rate("xylem_tenant_requests_total")),
-                        )
-                    ),
-                    _TENANT,
-                ),
-            ),
+            {
+                _TENANT: or_zero(
+                    ratio(
+                        sum_by("tenant", rate("xylem_tenant_requests_total", 'outcome="failed"')),
+                        sum_by("tenant", rate("xylem_tenant_requests_total")),
+                    )
+                )
+            },
             "Or were refused, or cancelled by their client.",
         ),
-        Panel(
+        panel(
             "Usage that is not in SQL yet",
             "short",
-            (Query("max (xylem_usage_waiting)", "entries"),),
+            {"entries": "max (xylem_usage_waiting)"},
             "About 250,000 entries fit into Redis; a writer takes all within a second or two.",
         ),
-        Panel(
+        panel(
             "Lost records of usage",
             "ops",
-            (Query(f"sum ({rate('xylem_usage_lost_total')})", "lost"),),
+            {"lost": f"sum ({rate('xylem_usage_lost_total')})"},
             "Redis was away for too long.",
         ),
-        Panel(
+        panel(
             "The content hook",
             "ops",
-            tuple(Query(or_zero(f"sum ({_inspected(outcomes)})"), name) for name, outcomes in _OUTCOMES.items()),
+            {name: or_zero(f"sum ({_inspected(outcomes)})") for name, outcomes in _OUTCOMES.items()},
             "Prompts and answers a second, of all tenants. Not asked: it gave no answer in time.",
         ),
     ),

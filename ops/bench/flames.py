@@ -13,13 +13,14 @@ from ops.bench.load import run_load
 from ops.bench.measures import SHORT
 from ops.bench.phases import MOCKER
 from ops.bench.processes import process
-from ops.bench.profiler import py_spy
+from ops.bench.profiler import recording
 from ops.bench.systems import xylem
 
 _PICTURES = Path(__file__).parents[1] / "pictures"
 _MODEL_DIR = Path(".xylem/models/SmolLM2-135M-Instruct")
 _REQUESTS = 15_000
 _RATE = 100  # samples per second
+_OPTIONS = ("--gil", "--format", "flamegraph")  # without --gil, py-spy counts threads that wait for work as busy
 _SUBTITLE = "64 connections, short requests, one token each; width is time with Python's lock"
 _TITLE = re.compile(r'(<text id="title"[^>]*>)[^<]*(</text>)')
 
@@ -34,7 +35,9 @@ def main() -> None:
         pids = {"api": system.watch["api"][0], "worker": system.watch["workers"][0]}
         with ExitStack() as spies:
             children = [
-                spies.enter_context(process(_command(pid, folder / f"{name}.svg"), folder / f"{name}.log"))
+                spies.enter_context(
+                    process(recording(pid, folder / f"{name}.svg", _RATE, *_OPTIONS), folder / f"{name}.log")
+                )
                 for name, pid in pids.items()
             ]
             run_load(system, [*SHORT, "--requests", str(_REQUESTS)], folder / "load.log")
@@ -45,23 +48,6 @@ def main() -> None:
         for name in pids:
             svg = _TITLE.sub(rf"\g<1>{name}: {_SUBTITLE}\g<2>", (folder / f"{name}.svg").read_text())
             (_PICTURES / f"flame-{name}.svg").write_text(svg)
-
-
-def _command(pid: int, out: Path) -> list[str]:
-    # With --gil, since py-spy counts threads that wait for work as busy.
-    options = [
-        "--gil",
-        "--format",
-        "flamegraph",
-        "--function",
-        "--rate",
-        str(_RATE),
-        "--duration",
-        "600",
-        "--output",
-        str(out),
-    ]
-    return [py_spy(), "record", "--pid", str(pid), *options]
 
 
 if __name__ == "__main__":

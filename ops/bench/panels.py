@@ -9,8 +9,12 @@ from matplotlib.figure import Figure
 
 
 @contextmanager
-def panels(path: Path, size: tuple[float, float], rows: int = 1, columns: int = 1) -> Iterator[list[Axes]]:
+def panels(
+    path: Path, size: tuple[float, float], rows: int = 1, columns: int = 1, title: str = ""
+) -> Iterator[list[Axes]]:
     """Its axes, row by row; it is saved at the end. `size`: inches."""
     figure = Figure(figsize=size, layout="tight")
     yield [*figure.subplots(rows, columns, squeeze=False).flat]
+    if title:
+        figure.suptitle(title, fontsize=9)
     figure.savefig(path, dpi=90)

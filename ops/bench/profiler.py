@@ -12,6 +12,7 @@ from rich.table import Table
 
 from ops.bench.load import System
 from ops.bench.measures import Measure
+from ops.bench.parts import table
 from ops.bench.processes import Unavailable, process, tail
 from ops.bench.runs import Runs
 
@@ -27,21 +28,20 @@ def profile(runs: Runs, system: System, measure: Measure) -> None:
     speedscope and flamegraph.pl read the latter.
     """
     try:
-        table = _table(measure.title, _record(runs, system, measure))
+        samples = _table(measure.title, _record(runs, system, measure))
     except Unavailable as exc:
         runs.progress.console.print(f"no profile of {measure.title}: {exc}")
         return
-    Console(width=_WIDTH).print(table)
+    Console(width=_WIDTH).print(samples)
     with (runs.out_dir / "profile.txt").open("a") as file:
-        Console(file=file, width=_WIDTH).print(table)
+        Console(file=file, width=_WIDTH).print(samples)
 
 
 def _record(runs: Runs, system: System, measure: Measure) -> dict[str, int]:
     """Samples per stack. Raises: Unavailable."""
     runs.say(f"profile: {measure.title}")
     out, log = runs.out_dir / f"profile-{measure.key}.txt", runs.out_dir / "py-spy.log"
-    options = ["--pid", str(system.watch["api"][0]), "--format", "raw", "--rate", str(_RATE), "--function"]
-    with process([py_spy(), "record", *options, "--duration", "600", "--output", str(out)], log) as child:
+    with process(recording(system.watch["api"][0], out, _RATE, "--format", "raw"), log) as child:
         runs.one(system, f"profile-{measure.key}", measure.options(runs.size, seed=runs.repetitions))
         child.send_signal(signal.SIGINT)  # py-spy writes its file then
         child.wait(30)
@@ -51,10 +51,12 @@ def _record(runs: Runs, system: System, measure: Measure) -> dict[str, int]:
     return {stack: int(count) for stack, _, count in rows if not stack.rpartition(";")[2].startswith(_PARKED)}
 
 
-def py_spy() -> str:
-    """The command: `PY_SPY` names it, or it is on the path or beside Python."""
+def recording(pid: int, out: Path, rate: int, *options: str) -> list[str]:
+    """py-spy's command: `PY_SPY` names it, or it is on the path or beside Python. `rate`: samples a second."""
     beside_python = Path(sys.executable).with_name("py-spy")
-    return os.environ.get("PY_SPY") or shutil.which("py-spy") or str(beside_python)
+    py_spy = os.environ.get("PY_SPY") or shutil.which("py-spy") or str(beside_python)
+    more = ["--pid", str(pid), "--rate", str(rate), "--function", "--duration", "600", "--output", str(out)]
+    return [py_spy, "record", *more, *options]
 
 
 def _table(title: str, stacks: dict[str, int]) -> Table:
@@ -66,10 +68,6 @@ def _table(title: str, stacks: dict[str, int]) -> Table:
         for frame in set(frames):
             all_in[frame] += count
     total = sum(own.values()) or 1
-    table = Table(title=f"API process, {title}: {total} samples at {_RATE}/s")
-    table.add_column("self", justify="right")
-    table.add_column("with callees", justify="right")
-    table.add_column("function", no_wrap=True)
-    for frame, count in own.most_common(_ROWS):
-        table.add_row(f"{count / total:.1%}", f"{all_in[frame] / total:.1%}", frame)
-    return table
+    rows = ((f"{n / total:.1%}", f"{all_in[frame] / total:.1%}", frame) for frame, n in own.most_common(_ROWS))
+    names = ("self", "with callees", "function")
+    return table(f"API process, {title}: {total} samples at {_RATE}/s", *names, rows=rows, left=names[2:])

@@ -1,31 +1,24 @@
 """Installs the suites into an environment of their own, and unpacks the tests of source packages."""
 
 import re
-import shutil
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
-from ops.bench.processes import Unavailable
+from ops.installing import new_environment, pip, unless_same
 
 HOME = Path(".xylem/conformance").resolve()
 PYTHON = HOME / "venv" / "bin" / "python"
 REQUIREMENTS = Path(__file__).parents[2] / "requirements" / "conformance.txt"
-_LIMIT_S = 900.0
 
 
 def install() -> None:
     """Unless these versions are there. Raises: Unavailable with the reason."""
-    marker = HOME / "venv" / "installed.txt"
-    if marker.exists() and marker.read_bytes() == REQUIREMENTS.read_bytes():
-        return
-    uv = str(Path(sys.executable).parent / "uv")
-    _run(uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(HOME / "venv"))
-    _run(
-        sys.executable, "-m", "pip", "--python", str(PYTHON), "install", "--quiet", "--no-deps", "-r", str(REQUIREMENTS)
-    )
-    shutil.copy(REQUIREMENTS, marker)
+    unless_same(REQUIREMENTS, HOME / "venv" / "installed.txt", _fetch)
+
+
+def _fetch() -> None:
+    new_environment(HOME / "venv")
+    pip("--python", str(PYTHON), "install", "--quiet", "--no-deps", "-r", str(REQUIREMENTS))
 
 
 def sources(package: str) -> Path:
@@ -34,18 +27,8 @@ def sources(package: str) -> Path:
     assert pin, package
     folder = HOME / f"{package}-{pin[1]}"
     if not folder.exists():
-        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", package]
-        _run(*pip, "--dest", str(HOME), f"{package}=={pin[1]}")
+        where = ["--dest", str(HOME)]
+        pip("download", "--quiet", "--no-deps", "--no-binary", package, *where, f"{package}=={pin[1]}")
         with tarfile.open(HOME / f"{folder.name}.tar.gz") as archive:
             archive.extractall(HOME, filter="data")
     return folder
-
-
-def _run(*command: str) -> None:
-    try:
-        subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_LIMIT_S, check=True)
-    except subprocess.TimeoutExpired:
-        raise Unavailable(f"{command[0]} took over {_LIMIT_S:.0f} s") from None
-    except subprocess.CalledProcessError as exc:
-        last_lines = (exc.stderr or exc.stdout).strip().splitlines()[-5:]
-        raise Unavailable(f"{command[0]} failed with {exc.returncode}: {' | '.join(last_lines)}") from None

@@ -14,6 +14,13 @@ from ops.bench.loadgen.cpu import Reading
 from ops.bench.loadgen.load import Load, Share, asked, run
 from ops.bench.loadgen.prompts import KINDS
 
+_HELP = {
+    "base_url": "such as http://127.0.0.1:8000", "concurrency": "connections", "procs": "processes of this client",
+    "max_seconds": "no request is begun later", "timeout": "of a request, seconds",
+    "suffix_words": "of each prompt of a group", "groups": "of prompts that begin alike",
+    "extra_body": "a JSON object, added to each request",
+}  # fmt: skip
+
 
 def main() -> int:
     """0 if a request was answered."""
@@ -113,24 +120,17 @@ def _cpu(shares: Sequence[Share], before: Reading, after: Reading) -> dict[str, 
 def _arguments() -> argparse.Namespace:
     options = argparse.ArgumentParser(prog="python -m ops.bench.loadgen")
     options.add_argument("command", choices=["run"])
-    options.add_argument("--base-url", required=True, help="such as http://127.0.0.1:8000")
-    options.add_argument("--path", default=Load.path)
-    options.add_argument("--model", required=True)
+    for field in dataclasses.fields(Load):
+        name, about = f"--{field.name.replace('_', '-')}", _HELP.get(field.name)
+        if field.type is bool:
+            options.add_argument(name, action="store_true", help=about)
+        elif field.default is dataclasses.MISSING:
+            options.add_argument(name, required=True, help=about)
+        else:
+            choices = KINDS if field.name == "prompt" else None
+            options.add_argument(name, type=type(field.default), default=field.default, choices=choices, help=about)
     options.add_argument("--label", default="", help="is in the line of figures")
-    options.add_argument("--concurrency", type=int, default=Load.concurrency, help="connections")
-    options.add_argument("--requests", type=int, default=Load.requests)
     options.add_argument("--warmup", type=int, default=0, help="requests that come first and do not count")
-    options.add_argument("--max-seconds", type=float, default=Load.max_seconds, help="no request is begun later")
-    options.add_argument("--timeout", type=float, default=Load.timeout, help="of a request, seconds")
-    options.add_argument("--prompt", choices=KINDS, default=Load.prompt)
-    options.add_argument("--prompt-words", type=int, default=Load.prompt_words)
-    options.add_argument("--suffix-words", type=int, default=Load.suffix_words, help="of each prompt of a group")
-    options.add_argument("--groups", type=int, default=Load.groups, help="of prompts that begin alike")
-    options.add_argument("--seed", type=int, default=Load.seed)
-    options.add_argument("--max-tokens", type=int, default=Load.max_tokens)
-    options.add_argument("--stream", action="store_true")
-    options.add_argument("--extra-body", default=Load.extra_body, help="a JSON object, added to each request")
-    options.add_argument("--procs", type=int, default=Load.procs, help="processes of this client")
     options.add_argument("--watch", action="append", default=[], metavar="PART=ID[,ID]", help="processes under test")
     return options.parse_args()
 

@@ -56,7 +56,6 @@ def embeddings_per_s_ratio(out_dir: Path, size: Size, say: Say) -> dict[str, Any
     texts = [[_text(random) for _ in range(_INPUTS)] for _ in range(rounds + 1)]
     with ExitStack() as up:
         say("loading LLM.embed")
-        out_dir.mkdir(parents=True, exist_ok=True)
         env = cores | {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "TORCH_COMPILE_DISABLE": "1"}
         command = [sys.executable, "-c", _LLM, str(MODEL_DIR), "app.engines.vllm.one_process.OneProcess"]
         offline = up.enter_context(piped(command, out_dir / "llm.log", env))

@@ -1,4 +1,4 @@
-"""How long the event loop of this process is held."""
+"""Stalls of this process' event loop."""
 
 import asyncio
 import time

@@ -39,7 +39,6 @@ def tree(path: Path, commit: str) -> Iterator[Path]:
 
 def cpu_ratios(out_dir: Path, commit: str, size: Size, say: Say) -> list[float]:
     """CPU time of a plain request in the API process over that with the commit's tree, by pair. Raises: Unavailable."""
-    out_dir.mkdir(parents=True, exist_ok=True)
     requests, pairs = size.of(3000, 300, _FEWEST), size.of(_PAIRS, _FEW, 1)
     with tree(out_dir / "before", commit) as before:
         say("loading both systems")

@@ -19,7 +19,7 @@ from ops.bench.size import Size
 
 Results = Mapping[str, Any]
 Say = Callable[[str], None]
-# (directory, size, progress callback) → figures, and perhaps under `missing` why some of them aren't there, by name.
+# (its folder, size, progress callback) → figures, and perhaps under `missing` why some of them aren't there, by name.
 # Raises: Unavailable, SettingsError.
 Part = Callable[[Path, Size, Say], dict[str, Any]]
 
@@ -85,6 +85,7 @@ def run_parts(
     began = time.monotonic()
     with measuring(name, out) as (out_dir, progress, task):
         for part in chosen or parts:
+            (out_dir / part).mkdir()
             try:
                 part_results = parts[part](out_dir / part, size, lambda what: progress.update(task, description=what))
                 missing |= part_results.pop("missing", {})

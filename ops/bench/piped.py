@@ -58,7 +58,10 @@ def piped(
 def in_turns(
     count: int, one: Callable[[int], T], other: Callable[[int], T], say: Say, *, warm_up: bool = True
 ) -> list[tuple[T, T]]:
-    """What both sides give in each turn: neither is always the first. `warm_up`: with a turn 0, which doesn't count."""
+    """The results of both sides in each turn: neither is always the first.
+
+    `warm_up`: with a turn 0, which doesn't count.
+    """
     pairs = []
     for turn in range(0 if warm_up else 1, count + 1):
         say(f"turn {turn} of {count}")

@@ -38,8 +38,8 @@ def findings_table(findings: Iterable[Finding]) -> Table:
         mark = {True: "[green]met[/]", False: "[red]missed[/]", None: "[yellow]not measured[/]"}[f.met]
         other = "" if f.compare in ("growth", "ours") else f"{f.rival} {_spread(f.theirs)}"
         comparison = _spread(f.pairs) if f.value is not None else "-"
-        compared = f"{comparison}\n[dim]{f.compare}[/]"
-        rows.append((f"{f.title}\n[dim]{f.unit}[/]", _spread(f.ours), other, compared, f"{floor} {f.target:g}", mark))
+        result = f"{comparison}\n[dim]{f.compare}[/]"
+        rows.append((f"{f.title}\n[dim]{f.unit}[/]", _spread(f.ours), other, result, f"{floor} {f.target:g}", mark))
     title = "Medians (lowest to highest); ratios and differences are medians over pairs of runs"
     return table(title, "measured", "xylem", "other", "compared", "target", "", rows=rows)
 

@@ -5,8 +5,8 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from app.cli import stack
 from app.cli.probes import has_batch_leader
 from app.ids import BATCH_QUEUE, PoolId
 from app.keys import Keys
+from app.store import Wire, async_client
 from ops.bench.load import System
 from ops.bench.processes import process, wait_until
 from tests.stack import free_port
@@ -50,7 +51,7 @@ def fleet(
     `batch`: so many batch workers. `root`: another tree whose code runs. The system's model is the first pool's.
     Raises: Unavailable.
     """
-    run_dir.mkdir(parents=True)
+    run_dir.mkdir(parents=True, exist_ok=True)
     port, redis_port = free_port(), free_port()
     pools_file = run_dir / "pools.yaml"
     pools_file.write_text(yaml.safe_dump({"pools": {name: dict(pool) for name, pool in pools.items()}}))
@@ -97,10 +98,22 @@ def redis_server(directory: Path, port: int) -> "Iterator[tuple[subprocess.Popen
 @contextmanager
 def valkey(directory: Path) -> Iterator[int]:
     """The same alone; yields its port. Raises: Unavailable."""
-    directory.mkdir(parents=True)
+    directory.mkdir(parents=True, exist_ok=True)
     port = free_port()
     with redis_server(directory, port):
         yield port
+
+
+@asynccontextmanager
+async def connected(port: int) -> AsyncIterator[tuple[Any, Wire]]:
+    """A client of a Redis here, and our own connection."""
+    client = async_client(f"redis://127.0.0.1:{port}/0")
+    wire = Wire(client)
+    try:
+        yield client, wire
+    finally:
+        wire.close()
+        await client.aclose()
 
 
 def vllm_server(
@@ -128,7 +141,7 @@ def _own_server(
     engine_args: Mapping[str, Any], more_env: Mapping[str, str] | None,
 ) -> Iterator[System]:  # fmt: skip
     """`model`: the argument for its folder."""
-    run_dir.mkdir(parents=True)
+    run_dir.mkdir(parents=True, exist_ok=True)
     port, log = free_port(), run_dir / f"{name}.log"
     command = [sys.executable, "-m", module, "--host=127.0.0.1", f"--port={port}"]
     command += [model, str(model_dir), "--served-model-name", "bench", *_flags(engine_args)]

@@ -85,7 +85,6 @@ def measured(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """CPU-µs that a request costs more, of all threads: medians of turns beside turns without. Raises: Unavailable."""
     if find_spec("rotel") is None:
         raise Unavailable("rotel, the collector, is not installed")
-    directory.mkdir(parents=True, exist_ok=True)
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 5, 80)  # as in the API

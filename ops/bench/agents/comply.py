@@ -21,7 +21,6 @@ _LIMIT_S = 300.0
 
 def measured(out_dir: Path, _size: Size, say: Say) -> dict[str, Any]:
     """Raises: Unavailable."""
-    out_dir.mkdir(parents=True, exist_ok=True)
     statuses: dict[str, str] = {}
     with served(out_dir / "server", _MODEL, another=True) as system:
         for name in _FORMATS:

@@ -27,7 +27,6 @@ def plain_streams(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """Both commits run side by side and get requests in turns. Raises: Unavailable."""
     pairs, load = size.of(_PAIRS, _PAIRS, 1), [*STREAMS, "--requests", size.of("1280", "384", "16")]
     load += size.of([], [], SMALLEST)
-    out_dir.mkdir(parents=True)
     with (
         tree(out_dir / "tree", BEFORE) as older,
         xylem(out_dir / "before", _POOL, 1, older) as before,

@@ -38,7 +38,6 @@ only other time new some could these two may first then do any like my now over 
 def alone(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """Runs pairs one after the other, each with its own prompts on both sides. Raises: Unavailable."""
     size.needs("real vLLM")
-    directory.mkdir(parents=True)
     if not (_MODEL / "config.json").exists():
         raise Unavailable(f"no model in {_MODEL}: `make run` makes it")
     pool = yaml.safe_load(_SHIPPED.read_text())["pools"][_POOL] | {"path": str(_MODEL.resolve())}

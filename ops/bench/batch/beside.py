@@ -86,7 +86,6 @@ def _unmeasured(figure: str, capacity: float) -> dict[str, str]:
 
 def _play(directory: Path, traffic: Traffic, size: Size, say: Say) -> tuple[list[dict[str, Any]], float]:
     """The runs, and the batch's tokens/s without online requests."""
-    directory.mkdir(parents=True)
     with fleet(directory / "fleet", {_POOL_NAME: traffic.pool}, {_POOL_NAME: _WORKERS}, 1) as system:
         uvloop.run(play(system, [Asked(0.2 * i, 300, 10) for i in range(size.of(10, 10, 2))], 0))
         client = Client(system.url)

@@ -29,7 +29,6 @@ _RUN_LIMIT_S = 420.0
 
 def intake(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """Raises: Unavailable."""
-    directory.mkdir(parents=True)
     big, short = directory / "big.jsonl", directory / "short.jsonl"
     say("intake: writing the files")
     all_lines = size.of(_LINES, _LINES, 200)

@@ -22,7 +22,6 @@ _STAGES = ("placement", "queue", "prefill", "hop", "resume", "transfer")
 
 def hop(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """Percentiles of each stage, ms, by load. Raises: Unavailable."""
-    directory.mkdir(parents=True)
     seconds = size.of(_SECONDS, _QUICK_SECONDS, 1.0)
     rows = []
     disagg, args = {"remote_tokens": 256, "remote_wait_s": 1e6}, {"handoff": _KV}

@@ -33,7 +33,6 @@ def load(directory: Path, size: Size, say: Say) -> dict[str, Any]:
 
     The three fleets take the same requests at the same moments: what disturbs one disturbs all.
     """
-    directory.mkdir(parents=True)
     from_trace = shapes()
     tokens = fmean(prompt for prompt, _ in from_trace)
     capacity = 2 * TOKENS_PER_S / tokens

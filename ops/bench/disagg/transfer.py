@@ -35,7 +35,6 @@ _TICK_S = 0.001  # how often to check whether the event loop is free
 
 def transfer(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """A row per case; `nixl_efficiency` by size is the worst of its cases. Raises: Unavailable."""
-    directory.mkdir(parents=True)
     log = directory / "holder.log"
     with process([sys.executable, "-m", "ops.bench.disagg.holder"], log) as child:
         wait_until(lambda: b"metadata" in log.read_bytes(), 60, {log: child})

@@ -21,7 +21,6 @@ _LIMIT_S = 1500.0
 def contract(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """Raises: Unavailable."""
     size.leaves("the contract suite, which `make test` has")
-    out_dir.mkdir(parents=True)
     say("the contract suite over four engines")
     report = out_dir / "junit.xml"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", _SUITE]

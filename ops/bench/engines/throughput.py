@@ -43,7 +43,6 @@ class Sides:
 def sglang_throughput(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """Raises: Unavailable."""
     size.needs("real engines")
-    out_dir.mkdir(parents=True)
     with ExitStack() as up:
         say("starting SGLang's own server")
         own = sglang_server(out_dir / "own", pools.model_dir(), pools.sglang_arguments(), pools.ONE_THREAD)

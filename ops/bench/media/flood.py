@@ -51,7 +51,6 @@ class Turn:
 def measured(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """`itl_p99_ratio`, its times, and what a picture costs. Raises: Unavailable."""
     size.needs("real vLLM", "vllm")
-    out_dir.mkdir(parents=True, exist_ok=True)
     say("making a model with large eyes")
     pools = _pools(random_vlm("idefics3", size="eyes"))
     say("loading the system")

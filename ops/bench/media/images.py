@@ -45,7 +45,6 @@ def measured(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     from tests.pipelines import make  # imports torch, with whose objects `guards` would measure longer stalls
 
     say("making a pipeline")
-    out_dir.mkdir(parents=True, exist_ok=True)
     model = make("sd", out_dir / "sd")
     rules = {"size": f"{_SIZE}x{_SIZE}", "steps": _STEPS, "max_steps": _LONG}
     pool = {

@@ -44,7 +44,6 @@ class Turn:
 def measured(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """`second_question_ttft_ratio`, its times, and its tokens. Raises: Unavailable."""
     size.needs("real vLLM", "vllm")
-    out_dir.mkdir(parents=True, exist_ok=True)
     say("making a model that sees")
     model = random_vlm("idefics3", size="large")
     pool = {
@@ -60,11 +59,11 @@ def measured(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     ):
         for number in range(pictures + 1):  # the first warms up
             say(f"picture {number} of {pictures}")
-            shown = picture(number, _SIDE)
+            part = picture(number, _SIDE)
             turns.append(
                 Turn(
-                    first=_ask(client, system.model, [shown, _part(_FIRST)]),
-                    again=_ask(client, system.model, [shown, _part(_SECOND)]),
+                    first=_ask(client, system.model, [part, _part(_FIRST)]),
+                    again=_ask(client, system.model, [part, _part(_SECOND)]),
                     text=_ask(client, system.model, [_part(f"{number}. {_SECOND}")]),
                 )
             )

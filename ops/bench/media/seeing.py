@@ -29,7 +29,6 @@ def measured(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """`seen` of 50, the seed, the wrong answers; `epd_equal`, a share of the 50. Raises: Unavailable."""
     size.needs("real vLLM", "vllm")
     count = size.of(_PICTURES, _PICTURES, 2)
-    out_dir.mkdir(parents=True, exist_ok=True)
     say("making the model that sees")
     pools = _pools(_model(out_dir / "prepare.log"))
     say("loading the system")

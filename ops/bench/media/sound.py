@@ -70,7 +70,6 @@ if __name__ == "__main__":
 def measured(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """`transcribed_s_per_s`, `alone_s_per_s` and `transcribe_ratio`. Raises: Unavailable."""
     size.needs("real vLLM")
-    out_dir.mkdir(parents=True, exist_ok=True)
     model = _model()
     pool = {
         "model": "bench", "engine": "vllm", "task": "transcribe", "path": str(model), "max_running": 8,

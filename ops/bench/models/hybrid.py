@@ -63,7 +63,6 @@ class Answered(Struct, frozen=True):
 def hybrid(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """Measures each model, and returns each figure of the model where it is worse. Raises: Unavailable."""
     size.needs("real vLLM")
-    directory.mkdir(parents=True)
     systems, requests = size.of((20, 200), (8, 64), (2, 4))
     with tree(directory / "tree", BEFORE) as older:
         rows = [

@@ -30,7 +30,6 @@ _LIMIT_S = 900.0
 def dynamo(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """Attainment and mean workers of fixed fleets and of its planner's modes. Raises: Unavailable, SettingsError."""
     size.needs("NVIDIA Dynamo")
-    directory.mkdir(parents=True)
     python = Path(os.environ.get("DYN_VENV", str(Path(".xylem/dynamo-venv").resolve()))) / "bin/python"
     if not python.exists():
         raise Unavailable(f"no NVIDIA Dynamo in its virtual environment: {python} is missing")

@@ -48,7 +48,6 @@ _VOCABULARY = 1500  # tokens, at most as many as the model's
 
 def live(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """Shares of the clients' requests that were in time, and those lost. Raises: Unavailable, SettingsError."""
-    directory.mkdir(parents=True)
     end, warm_up = _FROM_S + size.of(_LONG_S, _QUICK_S, 3.0), size.of(_WARM_UP_S, _QUICK_WARM_UP_S, 1.0)
     quiet_s = size.of(_QUIET_LIMIT_S, _QUIET_LIMIT_S, 0.0)
     rows = [row for row in trace() if _FROM_S - warm_up <= row.at < end][::_THIN]

@@ -25,10 +25,10 @@ from app.messages.job import Job, Sampling
 from app.messages.lease import Grid, Lease, Speeds, Worker
 from app.messages.wire import encode
 from app.pools.schema import Pool
-from app.store import Wire, async_client
+from app.store import Wire
 from ops.bench.parts import Say
 from ops.bench.size import Size
-from ops.bench.systems import valkey
+from ops.bench.systems import connected, valkey
 from tests.loads import set_load
 
 POOL, KEYS, BLOCK = PoolId("bench"), Keys("bench"), 32
@@ -46,11 +46,9 @@ def decision(directory: Path, size: Size, say: Say) -> dict[str, Any]:
 
 
 async def _decision(port: int, size: Size, say: Say) -> dict[str, Any]:
-    client = async_client(f"redis://127.0.0.1:{port}/0")
-    wire = Wire(client)
-    fleet = FleetReader(wire, KEYS, _POOLS, 1024)
     total, count = size.of(TOTAL_BLOCKS, TOTAL_BLOCKS, 40_000), size.of(200, 50, 5)
-    try:
+    async with connected(port) as (client, wire):
+        fleet = FleetReader(wire, KEYS, _POOLS, 1024)
         say(f"decision: {total:,} blocks on 16 workers")
         prompts, bytes_per_block = await _fill(client, wire, 16, total)
         gc.collect()  # as the API process does at its start
@@ -70,9 +68,6 @@ async def _decision(port: int, size: Size, say: Say) -> dict[str, Any]:
             say(f"decision: prompts of {blocks} blocks")
             cut = [p[: blocks * HASH_BYTES] for p in prompts]
             curve_blocks[blocks] = await _alone(fleet, cut, count)
-    finally:
-        wire.close()
-        await client.aclose()
     p50, p99 = np.percentile(paced_ms, (50, 99))
     return {
         "decision_p50_ms": float(p50),

@@ -26,7 +26,6 @@ _PROBE = ["--prompt", "unique", "--prompt-words", "2000", "--requests", "8", "--
 
 def prefix(directory: Path, size: Size, say: Say, model_dir: Path) -> dict[str, Any]:
     """Cached share and TTFT by system and space; what can't be measured is missing, with the reason."""
-    directory.mkdir(parents=True)
     seeds = range(1, size.of(4, 2, 2))
     workers, load = size.of(WORKERS, WORKERS, 2), [*_LOAD, *size.of([], [], _FEW)]
     spaces, policies = dict(list(SPACES.items())[: size.of(2, 2, 1)]), ("kv", "round_robin")[: size.of(2, 2, 1)]

@@ -38,7 +38,6 @@ _VOCABULARY = 1500  # token ids within the mock's vocabulary
 
 def replay(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """TTFT by policy, as simulated and as measured, in seconds of the trace. Raises: Unavailable."""
-    directory.mkdir(parents=True)
     limit, workers = size.of(900, 500, 20), size.of(WORKERS, WORKERS, 2)
     policies = list(POLICIES)[: size.of(None, None, 1)]
     trace = directory / "trace.jsonl"

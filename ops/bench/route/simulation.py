@@ -26,7 +26,6 @@ _LIMIT_S = 1200
 
 def simulation(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """Per trace, size and cache the policies' figures, means over seeds; and the ratios. Raises: Unavailable."""
-    directory.mkdir(parents=True)
     seeds = range(size.of(3, 1, 1))
     traces = [trace_file(name) for name in TRACES[: size.of(2, 2, 1)]]
     if size.smallest:

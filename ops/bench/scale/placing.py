@@ -16,12 +16,12 @@ from app.dispatch.answering.dispatcher import Dispatcher
 from app.dispatch.fleet.fleet_reader import FleetReader
 from app.dispatch.inflight import InFlight
 from app.kv.blocks import HASH_BYTES
-from app.store import Wire, async_client
+from app.store import Wire
 from ops.bench.loop import watched
 from ops.bench.parts import Say
 from ops.bench.scale.fleet import API, KEYS, POOLS, PROMPT, blocks, fill, request
 from ops.bench.size import Size
-from ops.bench.systems import valkey
+from ops.bench.systems import connected, valkey
 
 WORKERS = (64, 256, 1000)
 ROUND = 64
@@ -51,11 +51,9 @@ def placing(directory: Path, size: Size, say: Say) -> dict[str, Any]:
 
 
 async def _placing(port: int, size: Size, say: Say) -> dict[tuple[int, int], Cost]:
-    client = async_client(f"redis://127.0.0.1:{port}/0")
-    wire = Wire(client)
     costs = {}
     rounds = size.of(30, 8, 1)
-    try:
+    async with connected(port) as (client, wire):
         for workers in size.of(WORKERS, WORKERS, (16,)):
             say(f"placing: on {workers:,} workers")
             conversations = await fill(client, wire, workers, blocks(size))
@@ -64,9 +62,6 @@ async def _placing(port: int, size: Size, say: Say) -> dict[tuple[int, int], Cos
                 costs[workers, at_once] = await _cost(
                     client, wire, conversations, at_once, rounds * (4 if at_once == 1 else 1)
                 )
-    finally:
-        wire.close()
-        await client.aclose()
     return costs
 
 

@@ -14,12 +14,12 @@ from app.ids import ApiId, RequestId, WorkerId
 from app.messages.events import Delta
 from app.runner.token_emitter import TokenEmitter
 from app.settings import Settings
-from app.store import Connection, Wire, async_client
+from app.store import Connection, Wire
 from ops.bench.parts import Say
 from ops.bench.scale.fleet import KEYS, POOL
 from ops.bench.scale.placing import redis_cpu
 from ops.bench.size import Size
-from ops.bench.systems import valkey
+from ops.bench.systems import connected, valkey
 
 STREAMS = 100  # of a worker, each with a token in each step
 REPLICAS = (1, 9, 18, 36, 180)
@@ -41,14 +41,11 @@ def tokens(directory: Path, size: Size, say: Say) -> dict[str, Any]:
 
 
 async def _tokens(port: int, apis: Sequence[int], steps: int, say: Say) -> dict[int, TokenCost]:
-    client = async_client(f"redis://127.0.0.1:{port}/0")
-    try:
-        costs = {}
+    costs = {}
+    async with connected(port) as (client, _):
         for replicas in apis:
             say(f"tokens: {STREAMS} streams of {replicas} API replicas")
             costs[replicas] = await _cost(client, replicas, steps)
-    finally:
-        await client.aclose()
     return costs
 
 

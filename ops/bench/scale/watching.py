@@ -12,12 +12,12 @@ from app.dispatch.fleet.fleet_reader import FleetReader
 from app.dispatch.models.adapter_table import AdapterTable
 from app.ids import ApiId
 from app.intervals import Intervals
-from app.store import Wire, async_client
+from app.store import Wire
 from ops.bench.parts import Say
 from ops.bench.scale.fleet import KEYS, POOL, POOLS, blocks, fill
 from ops.bench.scale.placing import WORKERS, redis_cpu
 from ops.bench.size import Size
-from ops.bench.systems import valkey
+from ops.bench.systems import connected, valkey
 
 REPLICAS = (1, 10, 100)
 
@@ -33,19 +33,14 @@ def watching(directory: Path, size: Size, say: Say) -> dict[str, Any]:
 
 
 async def _watching(port: int, size: Size, say: Say) -> dict[tuple[int, int], float]:
-    client = async_client(f"redis://127.0.0.1:{port}/0")
-    wire = Wire(client)
     shares = {}
-    try:
+    async with connected(port) as (client, wire):
         for workers in size.of(WORKERS, WORKERS, (16,)):
             say(f"watching: {workers:,} workers")
             await fill(client, wire, workers, blocks(size))
             for replicas in size.of(REPLICAS, REPLICAS, (4,)):
                 say(f"watching: {workers:,} workers, {replicas} replicas")
                 shares[workers, replicas] = await _share(client, replicas, size.of(180, 60, 2))
-    finally:
-        wire.close()
-        await client.aclose()
     return shares
 
 

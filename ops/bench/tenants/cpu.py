@@ -38,7 +38,6 @@ def measured(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """Medians of the turns. Raises: Unavailable."""
     times_s: dict[tuple[str, str], list[float]] = {(of, name): [] for of in _TOKENS for name in ("off", "on")}
     with ExitStack() as stacks:
-        directory.mkdir(parents=True, exist_ok=True)
         url = stacks.enter_context(valkey(directory / "redis"))
         stacks_by_name = {
             name: _deployment(stacks, url, directory, name, forks=size.smallest) for name in ("off", "on")

@@ -30,7 +30,6 @@ _KINDS = ("plain", "encrypted")
 def measured(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """`encrypted_load_ratio`: the median of the pairs. Raises: Unavailable."""
     size.needs("real vLLM", "vllm")
-    out_dir.mkdir(parents=True, exist_ok=True)
     (key := out_dir / "key").write_bytes(os.urandom(32))
     keys = {"plain": {}, "encrypted": {"key_file": str(key)}}
     prompts = [prompt(1_000 + seed, TOKENS) for seed in range(_PROMPTS)]

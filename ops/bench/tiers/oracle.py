@@ -23,7 +23,6 @@ _PRICES = {"way_to_oracle": 0.06 * _BLOCK_S, "way_to_oracle_5_gb_s": _BLOCK_BYTE
 
 def measured(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """Means of traces, sizes and caches; for each price. Raises: Unavailable."""
-    out_dir.mkdir(parents=True, exist_ok=True)
     rows = []
     traces = [trace_file(name) for name in TRACES[: size.of(2, 2, 1)]]
     if size.smallest:

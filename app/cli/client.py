@@ -10,6 +10,9 @@ from app.cli.report import refuse
 
 Url = Annotated[str, typer.Option("--url", help="Where the API is.")]
 Key = Annotated[str | None, typer.Option("--key", envvar="XYLEM_API_KEY", help="An API key, if the API requires one.")]
+AdminKey = Annotated[
+    str | None, typer.Option("--key", envvar="XYLEM_ADMIN_KEY", help="The admin's key, where there is one.")
+]
 HERE = "http://127.0.0.1:8000"
 
 

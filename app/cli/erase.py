@@ -5,12 +5,9 @@ from urllib.parse import quote
 
 import typer
 
-from app.cli.client import HERE, Url, checked, connected
+from app.cli.client import HERE, AdminKey, Url, checked, connected
 from app.cli.report import err, refuse
 
-AdminKey = Annotated[
-    str | None, typer.Option("--key", envvar="XYLEM_ADMIN_KEY", help="The admin's key, where there is one.")
-]
 ClearKv = Annotated[
     bool, typer.Option("--clear-kv", help="Workers also forget all KV in their engines and hosts' memories.")
 ]

@@ -8,8 +8,7 @@ import typer
 from app.cli.erase import erase_key
 from app.cli.limit_options import listed, read, with_limits
 from app.cli.report import err, listing, out, refuse
-from app.cli.stored import stored
-from app.cli.tenant_store import change, registry
+from app.cli.tenant_store import tenant_store
 
 keys = typer.Typer(
     name="keys",
@@ -64,18 +63,9 @@ def _add(name: str, tenant: str, digest: bytes, options: dict[str, str], action:
     limits = read(WantedLimits, options).limits()
     try:
         check_name(name)
-        with stored() as (redis, names):
-            now = registry(redis, names)
-            key = new_key(now, name, tenant, digest, limits, at=time.time())
-            change(
-                redis,
-                names,
-                now,
-                [put_key(key)],
-                f"keys {action}",
-                target=name,
-                detail={"tenant": tenant, **shown(limits)},
-            )
+        with tenant_store() as store:
+            key = new_key(store.now, name, tenant, digest, limits, at=time.time())
+            store.change([put_key(key)], f"keys {action}", name, {"tenant": tenant, **shown(limits)})
     except XylemError as exc:
         refuse(exc.message, code=2 if exc.param == "name" else 1)
 
@@ -94,13 +84,13 @@ def set_(
     from app.tenants.registry import put_key
     from app.tenants.wanted import WantedLimits, shown
 
-    with stored() as (redis, names):
-        now = registry(redis, names)
+    with tenant_store() as store:
+        now = store.now
         old = now.keys.get(name) or _unknown(name)
         new_limits = read(WantedLimits, limits, shown(old.limits)).limits()
         record = structs.replace(old, tenant=old.tenant if tenant is None else check_tenant(now, tenant))
         detail = limits if tenant is None else {"tenant": tenant, **limits}
-        change(redis, names, now, [put_key(with_limits(record, new_limits))], "keys set", target=name, detail=detail)
+        store.change([put_key(with_limits(record, new_limits))], "keys set", name, detail)
 
 
 @keys.command("list")
@@ -111,8 +101,8 @@ def show() -> None:
 
     from app.tenants.wanted import shown
 
-    with stored() as (redis, names):
-        records = registry(redis, names).keys.values()
+    with tenant_store() as store:
+        records = store.now.keys.values()
     id_ = Column("id", no_wrap=True)  # to be copied
     table = listing("name", id_, "tenant", "created", "limits")
     for record in sorted(records, key=lambda r: r.created):
@@ -130,10 +120,9 @@ def revoke(name: Name) -> None:
     """
     from app.tenants.registry import drop_key
 
-    with stored() as (redis, names):
-        now = registry(redis, names)
-        old = now.keys.get(name) or _unknown(name)
-        change(redis, names, now, drop_key(old), "keys revoke", target=name, detail={"id": old.owner})
+    with tenant_store() as store:
+        old = store.now.keys.get(name) or _unknown(name)
+        store.change(drop_key(old), "keys revoke", name, {"id": old.owner})
     err.print(f"revoked {name} ({old.owner})", markup=False)
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.client import HERE, Url, checked, connected
+from app.cli.client import HERE, AdminKey, Url, checked, connected
 from app.cli.report import err, listing, out, refuse
 
 lora = typer.Typer(
@@ -20,9 +20,6 @@ Source = Annotated[
     str, typer.Argument(help="A folder or tar file that workers see, s3://bucket/folder, or https://host/adapter.tar.")
 ]
 Sha256 = Annotated[str, typer.Option("--sha256", help="Of the tar file; needed for what comes by HTTP.")]
-AdminKey = Annotated[
-    str | None, typer.Option("--key", envvar="XYLEM_ADMIN_KEY", help="The admin's key, where there is one.")
-]
 
 
 @lora.command()

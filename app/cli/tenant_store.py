@@ -3,49 +3,53 @@
 import getpass
 import os
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from app.cli.report import refuse
+from app.cli.stored import stored
 
 if TYPE_CHECKING:
-    from redis import Redis
-
     from app.keys import Keys
     from app.store import Command
     from app.tenants.registry import Change, Registry
 
 
-def execute(redis: Any, command: "Command") -> Any:
-    """Its reply, as redis-py makes it."""
-    return redis.execute_command(*command)
+class TenantStore:
+    def __init__(self, redis: Any, names: "Keys") -> None:
+        self._redis, self.names = redis, names
+
+    @cached_property
+    def now(self) -> "Registry":
+        """All of them, as they were when they were first asked for."""
+        from app.tenants.registry import read_commands, registry_of
+
+        return registry_of([self.execute(command) for command in read_commands(self.names)])
+
+    def execute(self, command: "Command") -> Any:
+        """Its reply, as redis-py makes it."""
+        return self._redis.execute_command(*command)
+
+    def change(self, changes: "Iterable[Change]", action: str, target: str, detail: Mapping[str, Any]) -> None:
+        """All of the changes or none. Refuses if somebody has changed something since `now` was read."""
+        import time
+
+        from app.tenants.audit import entry, note_command
+        from app.tenants.registry import change_command
+
+        if not self.execute(change_command(self.names, self.now, changes)):
+            refuse("somebody else has just changed tenants, keys or prices: look at them, and try again", code=1)
+        del self.now
+        note = entry(_who(), f"xylem {action}", target, detail, when=time.time())
+        self.execute(note_command(self.names, note))
 
 
-def registry(redis: "Redis", names: "Keys") -> "Registry":
-    from app.tenants.registry import read_commands, registry_of
-
-    return registry_of([execute(redis, command) for command in read_commands(names)])
-
-
-def change(
-    redis: "Redis",
-    names: "Keys",
-    before: "Registry",
-    changes: "Iterable[Change]",
-    action: str,
-    target: str,
-    detail: Mapping[str, Any],
-) -> None:
-    """All of the changes or none. Refuses if somebody has changed something since `before` was read."""
-    import time
-
-    from app.tenants.audit import entry, note_command
-    from app.tenants.registry import change_command
-
-    if not execute(redis, change_command(names, before, changes)):
-        refuse("somebody else has just changed tenants, keys or prices: look at them, and try again", code=1)
-    note = entry(_who(), f"xylem {action}", target, detail, when=time.time())
-    execute(redis, note_command(names, note))
+@contextmanager
+def tenant_store() -> Iterator[TenantStore]:
+    with stored() as (redis, names):
+        yield TenantStore(redis, names)
 
 
 def _who() -> str:

@@ -9,8 +9,7 @@ import typer
 from app.cli.erase import erase_tenant, isolate
 from app.cli.limit_options import listed, read, with_limits
 from app.cli.report import err, listing, out, refuse
-from app.cli.stored import stored
-from app.cli.tenant_store import change, execute, registry
+from app.cli.tenant_store import tenant_store
 
 if TYPE_CHECKING:
     from app.tenants.diff import Plan
@@ -36,8 +35,8 @@ def show_all() -> None:
     from app.tenants.records import DEFAULT, Tenant
     from app.tenants.wanted import shown
 
-    with stored() as (redis, names):
-        now = registry(redis, names)
+    with tenant_store() as store:
+        now = store.now
     columns = (Column(name, no_wrap=True) for name in ("name", "weight", "keys"))
     table = listing(*columns, "limits")
     all_tenants = {DEFAULT: Tenant(DEFAULT), **now.tenants}
@@ -55,8 +54,8 @@ def show(name: Name) -> None:
     from app.tenants.records import Tenant
     from app.tenants.wanted import shown, shown_tenant
 
-    with stored() as (redis, names):
-        now = registry(redis, names)
+    with tenant_store() as store:
+        now = store.now
     if not now.has(TenantId(name)):
         _unknown(name)
     tenant = now.tenants.get(TenantId(name)) or Tenant(TenantId(name))
@@ -86,8 +85,8 @@ def set_(
 
     options = limits if weight is None else {**limits, "weight": weight}
     options = options if content_logged is None else {**options, "content_logged": str(content_logged).lower()}
-    with stored() as (redis, names):
-        now = registry(redis, names)
+    with tenant_store() as store:
+        now = store.now
         old = now.tenants.get(TenantId(name))
         if old is None:
             try:
@@ -96,7 +95,7 @@ def set_(
                 refuse(exc.message)
         fields = read(WantedTenant, options, None if old is None else shown_tenant(old))
         tenant = fields.record(name, time.time(), old)
-        change(redis, names, now, [put_tenant(tenant)], "tenants set", target=name, detail=options)
+        store.change([put_tenant(tenant)], "tenants set", name, options)
 
 
 @tenants.command()
@@ -105,13 +104,13 @@ def remove(name: Name) -> None:
     from app.ids import TenantId
     from app.tenants.registry import drop_tenant
 
-    with stored() as (redis, names):
-        now = registry(redis, names)
+    with tenant_store() as store:
+        now = store.now
         if TenantId(name) not in now.tenants:
             _unknown(name)
         if keys := now.keys_of(TenantId(name)):
             refuse(f"{name} has {len(keys)} keys, such as {keys[0].name}: xylem keys revoke", code=1)
-        change(redis, names, now, [drop_tenant(name)], "tenants remove", target=name, detail={})
+        store.change([drop_tenant(name)], "tenants remove", name, {})
     err.print(f"removed {name}", markup=False)
 
 
@@ -137,16 +136,17 @@ def apply(
 
     try:
         tenants_file = load_tenants(file)
-        with stored() as (redis, names):
-            now = registry(redis, names)
-            plan = planned(now, tenants_file, prune=prune, at=time.time(), new_id=(new_key_id() for _ in repeat(None)))
+        with tenant_store() as store:
+            plan = planned(
+                store.now, tenants_file, prune=prune, at=time.time(), new_id=(new_key_id() for _ in repeat(None))
+            )
             _show(plan)
             if not plan.changes or dry_run:
                 return
             if not yes and not typer.confirm("Apply?", err=True):
                 refuse("nothing was changed", code=1)
             detail = {kind: [d.target for d in plan.differences if d.kind == kind] for kind in _MARKS}
-            change(redis, names, now, plan.changes, "tenants apply", target=file.name, detail=detail)
+            store.change(plan.changes, "tenants apply", file.name, detail)
     except SettingsError as exc:
         refuse(exc.message)
     err.print(f"applied {len(plan.changes)} changes", markup=False)
@@ -185,22 +185,13 @@ def prices(
 
     options = {"input": input_, "cached_input": cached_input, "output": output, "image": image}
     amounts = {name: value for name, value in options.items() if value is not None}
-    with stored() as (redis, names):
-        now = registry(redis, names)
+    with tenant_store() as store:
         if model is not None and (amounts or remove):
             update = drop_price(model) if remove else put_price(model, read(WantedPrice, amounts).record())
-            change(
-                redis,
-                names,
-                now,
-                [update],
-                "tenants prices",
-                target=model,
-                detail={"remove": True} if remove else amounts,
-            )
-            now = registry(redis, names)
+            store.change([update], "tenants prices", model, {"remove": True} if remove else amounts)
+        stored_prices = store.now.prices
     table = listing("model", *(name.replace("_", " ") for name in options))
-    for name, price in sorted(now.prices.items()):
+    for name, price in sorted(stored_prices.items()):
         if model in (None, name):
             cells = (getattr(price, field) for field in options)
             table.add_row(name, *("as input" if cell is None else f"{cell:g}" for cell in cells))
@@ -215,8 +206,8 @@ def audit(
     from app.tenants.audit import read_command
     from app.tenants.audit import shown as entries
 
-    with stored() as (redis, names):
-        replies = execute(redis, read_command(names, "", limit, newest_first=True))
+    with tenant_store() as store:
+        replies = store.execute(read_command(store.names, "", limit, newest_first=True))
     for entry in reversed(entries(replies)):
         at = datetime.fromtimestamp(entry["when"], UTC).strftime("%Y-%m-%d %H:%M:%S")
         outcome = "" if entry["outcome"] == "ok" else f" ({entry['outcome']})"

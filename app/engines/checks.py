@@ -1,9 +1,11 @@
 """Checks requests for engines that check less than vLLM: its ranges; errors name the parameter."""
 
 import math
+from collections.abc import Container
 
 from app.engines.base import EncodeRequest, GenerateRequest
 from app.errors import PromptTooLong, RequestError
+from app.ids import RunId
 from app.messages.job import Sampling
 from app.messages.kinds import Task
 from app.pools.schema import Pool
@@ -11,6 +13,12 @@ from app.pools.schema import Pool
 _MAX_CHOICES = 16_384
 _SEED_BITS = 63
 _LOGPROBS = 20  # the most alternatives of a token
+
+
+def check_new(request: RunId, live: Container[RunId]) -> None:
+    """`live`: the requests in the engine. Raises: RequestError."""
+    if request in live:
+        raise RequestError(f"A request with the id {request} is running already.")
 
 
 def check_request(request: GenerateRequest, *, vocabulary_size: int, context_len: int) -> None:

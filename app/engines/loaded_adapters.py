@@ -1,5 +1,7 @@
 """The LoRA adapters that an engine has, by name."""
 
+from itertools import count
+from pathlib import Path
 from typing import Generic, TypeVar
 
 from app.errors import AdapterFailed
@@ -10,9 +12,11 @@ T = TypeVar("T")
 class LoadedAdapters(Generic[T]):
     """Adapters, each with its name in the engine; never more than that holds, since it would evict one unasked."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self, most: int, model: Path | None = None) -> None:
+        """`model`: its folder, for engines that are to check adapters against it."""
+        self.most, self._model = most, model or Path()
         self._by_name: dict[str, T] = {}
+        self._ids = count(1)  # no number is given twice: under an old one there would be the old weights, or their KV
 
     def is_new(self, name: str) -> bool:
         """Whether it is to be loaded: it is not there. Raises: AdapterFailed, if there is no room."""

@@ -9,7 +9,6 @@ StageKind = Literal["prefill", "decode", "encode", "paint", "encode_pictures"]  
 PictureFormat = Literal["png", "jpeg", "webp", "mp4"]
 ExpertAction = Literal["start", "stop", "dump"]  # see `engines.base.ExpertRecorder`
 PauseMode = Literal["abort", "wait", "keep"]  # what becomes of running requests: see `engines.base.Pauser`
-PAUSE_MODES: tuple[PauseMode, ...] = get_args(PauseMode)
 GrammarKind = Literal["json", "regex", "choice", "grammar", "tag"]
 GRAMMAR_KINDS: tuple[GrammarKind, ...] = get_args(GrammarKind)
 TierUse = Literal["all", "host", "none"]  # from which tiers an engine loads KV; `host`: not from the store

@@ -10,7 +10,8 @@ from math import inf
 from typing import Any
 
 from app.engines.base import EngineInfo, EngineStats, KvEventSource
-from app.engines.mock.args import parse_args
+from app.engines.mock.args import MockArgs
+from app.engines.pool_args import parsed_args
 from app.errors import EngineFailed
 from app.messages.job import Painting
 from app.painters.base import Painted, PaintRequest, PaintStep
@@ -24,7 +25,7 @@ class MockPainter:
 
     def __init__(self, pool: Pool, _address: str = "127.0.0.1") -> None:
         """Raises: SettingsError (unknown or bad arguments)."""
-        self._pool, self._args = pool, parse_args(pool.args)
+        self._pool, self._args = pool, parsed_args(MockArgs, pool.args)
         self._seats = asyncio.Semaphore(pool.max_running)
         self._painting = self._waiting = self._steps = 0
         self._failure: EngineFailed | None = EngineFailed("The engine has not been started.")

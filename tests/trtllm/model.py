@@ -18,8 +18,9 @@ import msgspec
 
 from app.engines.base import GenerateRequest, MediaInput, StepOutput
 from app.engines.kv_publisher import BlockRemoved, BlockStored, EngineHash, KvEvent
-from app.engines.mock.args import parse_args
+from app.engines.mock.args import MockArgs
 from app.engines.mock.engine import MockEngine
+from app.engines.pool_args import parsed_args
 from app.ids import RunId
 from app.messages.events import TokenLogprob
 from app.messages.handoff import KvHandle
@@ -85,7 +86,7 @@ class Model:
             max_running=given["max_batch_size"], max_model_len=self.longest, data_parallel_size=ranks, args=args,
             tiers=Tiers(host_gb=host / 1e9) if host else None,
         )  # fmt: skip
-        self.args = parse_args(args)
+        self.args = parsed_args(MockArgs, args)
         self.given, self._ids = given, count(1)
         self.mock = MockEngine(self.pool)
         self.eos = load_tokenizer(self.pool.model_dir).eos_id

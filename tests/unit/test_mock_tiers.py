@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from app.engines.kv_publisher import BlockRemoved, BlockStored
-from app.engines.mock.args import parse_args
+from app.engines.mock.args import MockArgs
 from app.engines.mock.blocks import BlockManager, BlockTable
 from app.engines.mock.tiers import tiers_of
 from app.errors import SettingsError
@@ -38,7 +38,7 @@ def pool(host: int, disk: Path | None = None, *, key: Path | None = None, layout
 
 def cache(total: int, of: Pool) -> BlockManager:
     blocks = BlockManager(total, SIZE, record_events=True)
-    blocks.tiers = tiers_of(of, parse_args(of.args), blocks.tell)
+    blocks.tiers = tiers_of(of, MockArgs.model_validate(of.args), blocks.tell)
     return blocks
 
 

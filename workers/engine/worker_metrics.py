@@ -1,6 +1,7 @@
 """Each worker's metrics in /metrics. A new metric is one entry here: API replicas show all that they find in Redis."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal, NamedTuple
 
 from app.engines.base import EngineStats
@@ -8,12 +9,13 @@ from app.messages.lease import WorkerMetric
 from app.runner.runner import Runner
 from app.running.loops import failures
 
+Kind = Literal["counter", "gauge"]
 Reading = Callable[[Runner, EngineStats], float]
 
 
 class Definition(NamedTuple):
     name: str  # without `_total`
-    kind: Literal["counter", "gauge"]
+    kind: Kind
     meaning: str
     read: Reading
 
@@ -24,6 +26,30 @@ def _counter(name: str, meaning: str, read: Reading) -> Definition:
 
 def _gauge(name: str, meaning: str, read: Reading) -> Definition:
     return Definition(name, "gauge", meaning, read)
+
+
+def _of_stats(kind: Kind, **meanings: str) -> list[Definition]:
+    """Definitions of the engine's own counts, by their names."""
+    return [
+        Definition(f"xylem_worker_{name}", kind, meaning, partial(_stat, name)) for name, meaning in meanings.items()
+    ]
+
+
+def _stat(name: str, _: Runner, stats: EngineStats) -> float:
+    count: float = getattr(stats, name)
+    return count
+
+
+def _of_pictures(**meanings: str) -> list[Definition]:
+    return [
+        _counter(f"xylem_worker_pictures_{name}", meaning, partial(_pictures, name))
+        for name, meaning in meanings.items()
+    ]
+
+
+def _pictures(name: str, runner: Runner, _: EngineStats) -> float:
+    count: float = getattr(runner.pictures, name)
+    return count
 
 
 DEFINITIONS = (
@@ -57,54 +83,29 @@ DEFINITIONS = (
         "KV blocks that the engine has.",
         lambda runner, _: runner.info.total_blocks * runner.info.ranks,
     ),
-    _gauge("xylem_worker_running", "Requests that the engine runs.", lambda _, stats: stats.running),
-    _gauge("xylem_worker_waiting", "Requests that wait in the engine.", lambda _, stats: stats.waiting),
-    _gauge("xylem_worker_used_blocks", "KV blocks in use.", lambda _, stats: stats.used_blocks),
-    _gauge("xylem_worker_lent_blocks", "Of these, kept for engines that decode.", lambda _, stats: stats.lent_blocks),
-    _counter(
-        "xylem_worker_prefill_tokens",
-        "Prompt tokens that the engine has computed.",
-        lambda _, stats: stats.prefill_tokens,
+    *_of_stats(
+        "gauge",
+        running="Requests that the engine runs.",
+        waiting="Requests that wait in the engine.",
+        used_blocks="KV blocks in use.",
+        lent_blocks="Of these, kept for engines that decode.",
     ),
-    _counter(
-        "xylem_worker_pulled_tokens",
-        "Prompt tokens whose KV came from another engine.",
-        lambda _, stats: stats.pulled_tokens,
+    *_of_stats(
+        "counter",
+        prefill_tokens="Prompt tokens that the engine has computed.",
+        pulled_tokens="Prompt tokens whose KV came from another engine.",
     ),
-    _gauge(
-        "xylem_worker_host_bytes_per_s",
-        "Bytes of KV a second from the tier in host memory, lately.",
-        lambda _, stats: stats.host_bytes_per_s,
+    *_of_stats(
+        "gauge",
+        host_bytes_per_s="Bytes of KV a second from the tier in host memory, lately.",
+        store_bytes_per_s="Bytes of KV a second from the tier's store, lately.",
     ),
-    _gauge(
-        "xylem_worker_store_bytes_per_s",
-        "Bytes of KV a second from the tier's store, lately.",
-        lambda _, stats: stats.store_bytes_per_s,
-    ),
-    _counter(
-        "xylem_worker_pictures_encoded",
-        "Pictures that it has encoded for other workers.",
-        lambda runner, _: runner.pictures.encoded,
-    ),
-    _counter(
-        "xylem_worker_pictures_found",
-        "Pictures for other workers that it had encoded before.",
-        lambda runner, _: runner.pictures.found,
-    ),
-    _counter(
-        "xylem_worker_pictures_fetched",
-        "Encoded pictures that it got from another worker.",
-        lambda runner, _: runner.pictures.fetched,
-    ),
-    _counter(
-        "xylem_worker_pictures_lost",
-        "Encoded pictures that another worker had, and it did not get as they should be: it encodes them itself.",
-        lambda runner, _: runner.pictures.lost,
-    ),
-    _counter(
-        "xylem_worker_pictures_missing",
-        "Pictures that no worker had encoded: it encodes them itself.",
-        lambda runner, _: runner.pictures.missing,
+    *_of_pictures(
+        encoded="Pictures that it has encoded for other workers.",
+        found="Pictures for other workers that it had encoded before.",
+        fetched="Encoded pictures that it got from another worker.",
+        lost="Encoded pictures that another worker had, and it did not get as they should be: it encodes them itself.",
+        missing="Pictures that no worker had encoded: it encodes them itself.",
     ),
     _counter(
         "xylem_worker_kv_blocks_left_out",

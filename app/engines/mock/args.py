@@ -1,11 +1,10 @@
 """The `args` of a mock pool, checked strictly."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from app.engines.kv_publisher import Count, KvEventArgs
-from app.errors import SettingsError
 from app.messages.media import MediaKind
 from app.pools.schema import MOCK_DIMENSIONS
 
@@ -75,12 +74,3 @@ class MockArgs(BaseModel):
     dies_on_picture: int | None = None  # encoding a picture whose first byte is this kills the process
     hangs_on: str | None = None  # a prompt that contains this makes the engine hang, in a live process
     inventory: bool = False  # tells other processes of the host what its caches hold
-
-
-def parse_args(args: dict[str, Any]) -> MockArgs:
-    """Raises: SettingsError naming each bad key and its value."""
-    try:
-        return MockArgs.model_validate(args)
-    except ValidationError as exc:
-        problems = (f"args.{'.'.join(map(str, e['loc']))}={e['input']!r}: {e['msg']}" for e in exc.errors())
-        raise SettingsError("; ".join(problems)) from exc

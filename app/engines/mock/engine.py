@@ -25,11 +25,11 @@ from app.engines.base import (
     Prefilled,
     StepOutput,
 )
-from app.engines.checks import check_request, check_sound
+from app.engines.checks import check_new, check_request, check_sound
 from app.engines.grammar_compilers import compiler_of
 from app.engines.mock import inventory
 from app.engines.mock.adapters import MockAdapters
-from app.engines.mock.args import parse_args
+from app.engines.mock.args import MockArgs
 from app.engines.mock.choice import MockChoice, Stream
 from app.engines.mock.control import MockControl
 from app.engines.mock.core import Core
@@ -38,6 +38,7 @@ from app.engines.mock.eyes import Eyes, dodged, expansion, signs_of
 from app.engines.mock.grammar_state import GrammarState, grammar_states
 from app.engines.mock.rendezvous import Rooms
 from app.engines.mock.vocabulary import Vocabulary
+from app.engines.pool_args import parsed_args
 from app.engines.steps import StepMeter
 from app.errors import EngineDead, EngineFailed, RequestError, SettingsError, XylemError
 from app.ids import RunId
@@ -59,7 +60,7 @@ class MockEngine:
     def __init__(self, pool: Pool, address: str = "127.0.0.1", node: Node | None = None) -> None:
         """`node`: nothing is asked of the other hosts. Raises: SettingsError (unknown or bad arguments)."""
         self._pool = pool
-        self._args = args = parse_args(pool.args)
+        self._args = args = parsed_args(MockArgs, pool.args)
         capacity = args.total_blocks * pool.block_size
         if capacity < pool.context_len:
             raise SettingsError(
@@ -266,8 +267,7 @@ class MockEngine:
     def _submit(self, request: GenerateRequest, grammars: Mapping[int, GrammarState], *, lends: bool = False) -> Stream:
         """`lends`: for `prefill`, one choice that ends with its prompt. `grammars`: from `_grammar_states`."""
         vocabulary = self._ready()
-        if request.id in self._streams:
-            raise RequestError(f"A request with the id {request.id} is running already.")
+        check_new(request.id, self._streams)
         self._check_rank(request)
         check_request(request, vocabulary_size=vocabulary.size, context_len=self._pool.context_len)
         check_sound(request, self._pool.task)

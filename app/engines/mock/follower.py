@@ -3,14 +3,15 @@
 from collections.abc import Callable, Mapping
 
 from app.engines.base import KvEventSource, Node
-from app.engines.mock.args import parse_args
+from app.engines.mock.args import MockArgs
+from app.engines.pool_args import parsed_args
 from app.pools.schema import Pool
 
 
 class MockFollower:
     def __init__(self, pool: Pool, _node: Node) -> None:
         """Raises: SettingsError, as the leader's engine."""
-        parse_args(pool.args)
+        parsed_args(MockArgs, pool.args)
 
     async def start(self, _on_death: Callable[[], None]) -> None:
         """Does nothing: there is nothing to load."""

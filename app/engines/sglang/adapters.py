@@ -14,10 +14,6 @@ _TOGETHER = ({"q_proj", "k_proj", "v_proj"}, {"q_proj", "v_proj"}), ({"gate_proj
 
 
 class SglangAdapters(LoadedAdapters[str]):
-    def __init__(self, most: int, model: Path) -> None:
-        super().__init__(most)
-        self._model = model
-
     async def add(self, engine: Engine, name: str, path: Path) -> None:
         """Raises: AdapterFailed."""
         if not self.is_new(name):

@@ -13,6 +13,7 @@ from sglang.srt.server_args import ServerArgs
 from app.engines.base import Node
 from app.engines.interface import interface_environment
 from app.engines.log_level import log_level
+from app.engines.pool_args import check_names, take_environment
 from app.engines.ports import free_ports
 from app.engines.sglang.diffusion import check_settings, diffuses
 from app.engines.sglang.events import event_config
@@ -72,9 +73,7 @@ class SglangArgs(NamedTuple):
 def engine_args(pool: Pool, address: str, node: Node | None = None) -> SglangArgs:
     """`node`: this host's, of an engine that spans several. Raises: SettingsError naming the bad argument."""
     arguments = _by_field(pool.args)
-    environment = arguments.pop("env", {})
-    if not isinstance(environment, dict) or not all(isinstance(v, str) for v in (*environment, *environment.values())):
-        raise SettingsError(f"args.env={environment!r}: must map names to strings")
+    environment = take_environment(arguments)
     _check(pool, arguments)
     own_arguments = _FIXED | {
         "model_path": str(pool.model_dir),
@@ -92,11 +91,7 @@ def engine_args(pool: Pool, address: str, node: Node | None = None) -> SglangArg
         own_arguments["tp_size"] = pool.tensor_parallel_size
     if node is not None:
         own_arguments |= {"nnodes": pool.nodes, "node_rank": node.rank, "dist_init_addr": f"{node.leader}:{node.port}"}
-    for key, value in arguments.items():
-        if key not in ServerArgs.__struct_fields__:
-            raise SettingsError(f"args.{key}={value!r}: SGLang has no such argument")
-        if key in own_arguments:
-            raise SettingsError(f"args.{key}={value!r}: the pool's own settings say this")
+    check_names(arguments, ServerArgs.__struct_fields__, own_arguments, "SGLang")
     events = arguments.pop("kv_events_config", {} if pool.task == "generate" else None)  # null turns them off
     if events is not None:
         own_arguments["kv_events_config"] = json.dumps(event_config(pool.data_parallel_size, events))

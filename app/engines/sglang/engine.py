@@ -2,14 +2,12 @@
 
 import asyncio
 import math
-import os
 import signal
 import threading
 import time
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,8 +28,9 @@ from app.engines.base import (
     Prefilled,
     StepOutput,
 )
-from app.engines.checks import check_inputs, check_request
+from app.engines.checks import check_inputs, check_new, check_request
 from app.engines.grammar_compilers import compiler_of
+from app.engines.pool_args import set_environment
 from app.engines.sglang.adapters import SglangAdapters
 from app.engines.sglang.args import CONTEXT_SPARE, adapters_held, engine_args, event_ranks, tells_of_host_memory
 from app.engines.sglang.choice import SglangChoice
@@ -110,16 +109,10 @@ class SglangEngine:
         self._args.fields["enable_metrics"] = True
 
     async def start(self) -> EngineInfo:
-        for name, value in self._args.environment.items():
-            os.environ.setdefault(name, value)
+        set_environment(self._args.environment)
         began, fields = time.monotonic(), self._args.fields
         check_block(self._pool, fields)
-        try:
-            engine = await asyncio.to_thread(self._processes.load, partial(Engine, **fields), fields["log_level"])
-        except (ValueError, TypeError, AssertionError, ImportError, NotImplementedError, OSError) as exc:
-            raise SettingsError(f"SGLang refuses these engine arguments: {exc}") from exc
-        except Exception as exc:
-            raise EngineFailed(f"SGLang did not start: {exc}") from exc
+        engine = await self._processes.start(fields)
         self._listen(engine)
         try:
             self._pictures.load(engine, self._pool)
@@ -339,8 +332,7 @@ class SglangEngine:
 
     def _check(self, request: GenerateRequest) -> None:
         """Refuses what SGLang doesn't, or not before it breaks: a token that the model lacks ends its process."""
-        if request.id in self._requests:
-            raise RequestError(f"A request with the id {request.id} is running already.")
+        check_new(request.id, self._requests)
         self._adapters.find(request.adapter)
         s = request.sampling
         check_request(request, vocabulary_size=self._ready().vocabulary_size, context_len=self._pool.context_len)

@@ -1,17 +1,15 @@
 """The part of an SGLang that spans several hosts on one that does not lead: its schedulers there, without requests."""
 
 import asyncio
-import os
 from collections.abc import Callable
-from functools import partial
 
 from sglang.srt.entrypoints.engine import Engine
 
 from app.engines.base import KvEventSource, Node
+from app.engines.pool_args import set_environment
 from app.engines.sglang.args import engine_args, event_ranks
 from app.engines.sglang.events import event_sources
 from app.engines.sglang.processes import Processes, own_sigquit, remove_files
-from app.errors import EngineFailed, SettingsError
 from app.pools.schema import Pool
 
 
@@ -27,15 +25,8 @@ class SglangFollower:
         own_sigquit()
 
     async def start(self, on_death: Callable[[], None]) -> None:
-        for name, value in self._args.environment.items():
-            os.environ.setdefault(name, value)
-        fields = self._args.fields
-        try:
-            self._engine = await asyncio.to_thread(self._processes.load, partial(Engine, **fields), fields["log_level"])
-        except (ValueError, TypeError, AssertionError, ImportError, NotImplementedError, OSError) as exc:
-            raise SettingsError(f"SGLang refuses these engine arguments: {exc}") from exc
-        except Exception as exc:
-            raise EngineFailed(f"SGLang did not start: {exc}") from exc
+        set_environment(self._args.environment)
+        self._engine = await self._processes.start(self._args.fields)
         self._processes.watch(on_death)
 
     def kv_events(self) -> dict[int, KvEventSource]:

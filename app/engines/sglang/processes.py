@@ -12,6 +12,7 @@ import signal
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ import psutil
 import structlog
 
 from app.engines.log_level import root_logger_kept
+from app.errors import EngineFailed, SettingsError
 
 if TYPE_CHECKING:
     from sglang.srt.entrypoints.engine import Engine
@@ -56,6 +58,17 @@ class Processes:
     def __init__(self) -> None:
         self.found: list[psutil.Process] = []
         self._watched: dict[int, asyncio.AbstractEventLoop] = {}  # by file descriptor
+
+    async def start(self, fields: dict[str, Any]) -> "Engine":
+        """`fields`: of its ServerArgs. Raises: SettingsError, EngineFailed; then none of its processes is left."""
+        from sglang.srt.entrypoints.engine import Engine
+
+        try:
+            return await asyncio.to_thread(self.load, partial(Engine, **fields), fields["log_level"])
+        except (ValueError, TypeError, AssertionError, ImportError, NotImplementedError, OSError) as exc:
+            raise SettingsError(f"SGLang refuses these engine arguments: {exc}") from exc
+        except Exception as exc:
+            raise EngineFailed(f"SGLang did not start: {exc}") from exc
 
     def load(self, make: "Callable[[], Engine]", level: str) -> "Engine":
         """`level`: of its log. Blocks. Raises what SGLang raises; then none of its processes is left."""

@@ -1,7 +1,6 @@
 """LoRA adapters in TensorRT-LLM, which reads one when a request first has it, and knows it by a number."""
 
 import asyncio
-from itertools import count
 from pathlib import Path
 
 from tensorrt_llm.executor.request import LoRARequest
@@ -12,10 +11,6 @@ from app.engines.loaded_adapters import LoadedAdapters
 
 class TrtllmAdapters(LoadedAdapters[LoRARequest]):
     """Adapters that were added. No number is given twice: under an old one there would be the old KV."""
-
-    def __init__(self, most: int, model: Path) -> None:
-        super().__init__(most)
-        self._model, self._ids = model, count(1)
 
     async def add(self, name: str, path: Path) -> bool:
         """Whether it is new. Raises: AdapterFailed."""

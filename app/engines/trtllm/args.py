@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import structlog
 import yaml
 
+from app.engines.pool_args import take_environment
 from app.errors import SettingsError
 from app.pools.schema import Pool
 from app.pools.yaml_loader import read_yaml
@@ -45,9 +46,7 @@ def engine_args(pool: Pool) -> TrtllmArgs:
     backend = arguments.pop("backend", "pytorch")
     if backend not in ("pytorch", "autodeploy", "_autodeploy"):
         raise SettingsError(f"args.backend={backend!r}: is neither pytorch nor autodeploy")
-    environment = arguments.pop("env", {})
-    if not isinstance(environment, dict) or not all(isinstance(v, str) for v in (*environment, *environment.values())):
-        raise SettingsError(f"args.env={environment!r}: must map names to strings")
+    environment = take_environment(arguments)
     theirs = _yaml(arguments.pop("engine_args", {}))
     override = arguments.pop("override_engine_args", {})
     if not isinstance(override, dict):

@@ -25,6 +25,7 @@ from app.engines.base import (
     PictureRequest,
     StepOutput,
 )
+from app.engines.pool_args import set_environment, take_environment
 from app.engines.trtllm.convert import translate
 from app.engines.trtllm.media import embedding, model_config, picture, picture_token
 from app.errors import EngineFailed, SettingsError
@@ -53,11 +54,7 @@ class TrtllmEncoder:
             raise SettingsError(f"role=encode: TensorRT-LLM can't encode pictures of this model apart ({what})")
         self._pool, self._token = pool, token
         arguments = dict(pool.args)
-        self._environment = arguments.pop("env", {})
-        if not isinstance(self._environment, dict) or not all(
-            isinstance(v, str) for v in (*self._environment, *self._environment.values())
-        ):
-            raise SettingsError(f"args.env={self._environment!r}: must map names to strings")
+        self._environment = take_environment(arguments)
         for name in _OWN:
             if name in arguments:
                 raise SettingsError(f"args.{name}={arguments[name]!r}: the pool's own settings say this")
@@ -69,7 +66,7 @@ class TrtllmEncoder:
         return {"environment": self._environment, "MultimodalEncoder": self._fields}
 
     async def start(self) -> EngineInfo:
-        os.environ.update({name: value for name, value in self._environment.items() if name not in os.environ})
+        set_environment(self._environment)
         began = time.monotonic()
         self._encoder = await asyncio.to_thread(self._load)
         log.info("tensorrt_llm loaded", action="engine_loaded", seconds=round(time.monotonic() - began, 1))

@@ -21,8 +21,9 @@ from tensorrt_llm.llmapi.llm import LLM
 from tensorrt_llm.llmapi.llm_args import CacheTransceiverConfig, KvCacheConfig, SchedulerConfig
 
 from app.engines.base import EngineInfo, EngineStats, GenerateRequest, KvEventSource, Prefilled, StepOutput
-from app.engines.checks import check_request
+from app.engines.checks import check_new, check_request
 from app.engines.grammar_compilers import compiler_of
+from app.engines.pool_args import set_environment
 from app.engines.trtllm.adapters import TrtllmAdapters
 from app.engines.trtllm.args import engine_args
 from app.engines.trtllm.caches import Caches
@@ -86,7 +87,7 @@ class TrtllmEngine:
         return {"environment": self._args.environment, "LLM": self._args.fields}
 
     async def start(self) -> EngineInfo:
-        os.environ.update({name: value for name, value in self._args.environment.items() if name not in os.environ})
+        set_environment(self._args.environment)
         began = time.monotonic()
         llm = await asyncio.to_thread(self._load)
         pool, fields = self._pool, self._args.fields
@@ -243,8 +244,7 @@ class TrtllmEngine:
     def _runs(self, request: GenerateRequest) -> Iterator[Run]:
         """Count the request while it is in the engine. Raises: XylemError only."""
         runtime = self._ready()
-        if request.id in self._live:
-            raise RequestError(f"A request with the id {request.id} is running already.")
+        check_new(request.id, self._live)
         check_request(request, vocabulary_size=self._tokenizer.vocab_size, context_len=runtime.context_len)
         run = self._live[request.id] = Run(runtime, request)
         self._idle.clear()

@@ -1,7 +1,6 @@
 """LoRA adapters in vLLM. Each name gets an id of its own for good: under an old one it would serve the old weights."""
 
 import asyncio
-from itertools import count
 from pathlib import Path
 
 from vllm.lora.request import LoRARequest
@@ -18,10 +17,6 @@ class VllmAdapters(LoadedAdapters[LoRARequest]):
 
     If the files are gone by then, that kills the engine; `add_lora` only raises.
     """
-
-    def __init__(self, most: int, model: Path) -> None:
-        super().__init__(most)
-        self._model, self._ids = model, count(1)
 
     async def add(self, engine: AsyncLLM, name: str, path: Path) -> None:
         """Raises: AdapterFailed, EngineDeadError."""

@@ -21,6 +21,7 @@ from vllm.platforms import current_platform
 
 from app.engines.base import Node
 from app.engines.log_level import log_level
+from app.engines.pool_args import check_names, take_environment
 from app.engines.ports import free_ports
 from app.engines.vllm.cpu_kernels import kernels_need
 from app.engines.vllm.nodes import node_environment, node_fields
@@ -84,16 +85,10 @@ def engine_args(pool: Pool, address: str, embeddings: str = "", node: Node | Non
     Raises: SettingsError naming the bad argument.
     """
     arguments = {name.replace("-", "_"): value for name, value in pool.args.items()}  # as vLLM's own YAML has them
-    environment = arguments.pop("env", {})
-    if not isinstance(environment, dict) or not all(isinstance(v, str) for v in (*environment, *environment.values())):
-        raise SettingsError(f"args.env={environment!r}: must map names to strings")
+    environment = take_environment(arguments)
     pool_arguments = _fixed(pool, node)
     field_names = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
-    for key, value in arguments.items():
-        if key not in field_names:
-            raise SettingsError(f"args.{key}={value!r}: vLLM has no such argument")
-        if key in pool_arguments:
-            raise SettingsError(f"args.{key}={value!r}: the pool's own settings say this")
+    check_names(arguments, field_names, pool_arguments, "vLLM")
     _check_processes(arguments, node)
     has_prefixes = _defaults(pool).get("enable_prefix_caching", False)
     arguments.setdefault("kv_events_config", {} if has_prefixes else None)  # null turns them off

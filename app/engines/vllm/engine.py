@@ -35,8 +35,9 @@ from app.engines.base import (
     Prefilled,
     StepOutput,
 )
-from app.engines.checks import check_sound
+from app.engines.checks import check_new, check_sound
 from app.engines.grammar_compilers import compiler_of
+from app.engines.pool_args import set_environment
 from app.engines.resume import part
 from app.engines.vllm.adapters import VllmAdapters
 from app.engines.vllm.args import engine_args, vllm_config
@@ -59,7 +60,7 @@ from app.engines.vllm.stats import StatLogger
 from app.engines.vllm.tiers.config import OFFLOADING, tells_of_tiers
 from app.engines.vllm.tiers.shared_memory import remove_dead_regions
 from app.engines.vllm_plugin import is_loaded
-from app.errors import EngineFailed, PromptTooLong, RequestError, SettingsError
+from app.errors import EngineFailed, PromptTooLong, SettingsError
 from app.ids import RunId
 from app.messages.handoff import KvHandle
 from app.messages.kinds import GRAMMAR_KINDS, GrammarKind
@@ -120,8 +121,7 @@ class VllmEngine:
         self._keeps_metrics = True
 
     async def start(self) -> EngineInfo:
-        for name, value in self._args.environment.items():
-            os.environ.setdefault(name, value)
+        set_environment(self._args.environment)
         os.environ["VLLM_RPC_BASE_PATH"] = socket_folder()
         if dead := await asyncio.to_thread(remove_dead_regions):
             log.info("dead_regions_removed", files=dead)
@@ -309,8 +309,7 @@ class VllmEngine:
 
     def _check(self, request: GenerateRequest | EncodeRequest | PictureRequest, context_len: int) -> None:
         """Refuses what vLLM would accept, or would refuse with another error."""
-        if request.id in self._live:
-            raise RequestError(f"A request with the id {request.id} is running already.")
+        check_new(request.id, self._live)
         self._control.check()
         if not isinstance(request, GenerateRequest):
             return

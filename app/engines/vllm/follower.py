@@ -16,6 +16,7 @@ from vllm.v1.executor.abstract import Executor
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 
 from app.engines.base import KvEventSource, Node
+from app.engines.pool_args import set_environment
 from app.engines.vllm.args import engine_args, vllm_config
 from app.engines.vllm.sockets import socket_folder
 from app.errors import EngineFailed
@@ -35,8 +36,7 @@ class VllmFollower:
         self._cores: CoreEngineProcManager | None = None  # of data-parallel ranks that are on this host
 
     async def start(self, on_death: Callable[[], None]) -> None:
-        for name, value in self._args.environment.items():
-            os.environ.setdefault(name, value)
+        set_environment(self._args.environment)
         os.environ["VLLM_RPC_BASE_PATH"] = socket_folder()
         try:
             await asyncio.to_thread(self._load, on_death)

@@ -1,10 +1,8 @@
 """The `args` of a pool with engine diffusers, checked strictly."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-from app.errors import SettingsError
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class DiffusersArgs(BaseModel):
@@ -18,12 +16,3 @@ class DiffusersArgs(BaseModel):
     threads: Annotated[int, Field(ge=1)] | None = None  # of torch, on a CPU; null: as torch has it
     cpu_offload: bool = False  # only the model of the present stage is on the GPU
     vae_tiling: bool = False  # large pictures are decoded in tiles
-
-
-def parse_args(args: dict[str, Any]) -> DiffusersArgs:
-    """Raises: SettingsError naming each bad key and its value."""
-    try:
-        return DiffusersArgs.model_validate(args)
-    except ValidationError as exc:
-        problems = (f"args.{'.'.join(map(str, e['loc']))}={e['input']!r}: {e['msg']}" for e in exc.errors())
-        raise SettingsError("; ".join(problems)) from exc

@@ -6,10 +6,11 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from app.engines.base import EngineInfo
+from app.engines.pool_args import parsed_args
 from app.errors import EngineFailed, SettingsError
 from app.messages.job import Painting
 from app.painters.base import PaintRequest, PaintStep
-from app.painters.diffusers.args import parse_args
+from app.painters.diffusers.args import DiffusersArgs
 from app.painters.paint_thread import PaintThread, Ticket
 from app.painters.painted_file import painted_file
 from app.painters.previews import preview_steps
@@ -30,7 +31,7 @@ class DiffusersPainter(ThreadPainter):
 
     def __init__(self, pool: Pool, _address: str = "127.0.0.1") -> None:
         """Raises: SettingsError (unknown or bad arguments)."""
-        self._pool, self._args = pool, parse_args(pool.args)
+        self._pool, self._args = pool, parsed_args(DiffusersArgs, pool.args)
         self._same: dict[tuple[Hashable, int], bool] = {}  # by shape and size, whether a batch changes nothing
 
     def configuration(self) -> Mapping[str, Any]:

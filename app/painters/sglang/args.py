@@ -14,6 +14,7 @@ if not torch.accelerator.is_available():
 from sglang.multimodal_gen.runtime.server_args import ServerArgs
 
 from app.engines.log_level import log_level
+from app.engines.pool_args import check_names, take_environment
 from app.engines.ports import free_ports
 from app.errors import SettingsError
 from app.pools.schema import Pool
@@ -30,9 +31,7 @@ class SglangPainterArgs(NamedTuple):
 def engine_args(pool: Pool) -> SglangPainterArgs:
     """Raises: SettingsError naming the bad argument."""
     arguments = {key.removeprefix("--").replace("-", "_"): value for key, value in pool.args.items()}
-    environment = arguments.pop("env", {})
-    if not isinstance(environment, dict) or not all(isinstance(v, str) for v in (*environment, *environment.values())):
-        raise SettingsError(f"args.env={environment!r}: must map names to strings")
+    environment = take_environment(arguments)
     port = free_ports(3)
     own = {
         "model_path": str(pool.model_dir),
@@ -42,11 +41,7 @@ def engine_args(pool: Pool) -> SglangPainterArgs:
         "log_level": log_level().lower(),
     }
     names = {field.name for field in fields(ServerArgs) if field.init}
-    for key, value in arguments.items():
-        if key not in names:
-            raise SettingsError(f"args.{key}={value!r}: SGLang's diffusion engine has no such argument")
-        if key in own:
-            raise SettingsError(f"args.{key}={value!r}: the pool's own settings say this")
+    check_names(arguments, names, own, "SGLang's diffusion engine")
     gpus = arguments.get("num_gpus", 1)
     if type(gpus) is not int or gpus < 1:
         raise SettingsError(f"args.num_gpus={gpus!r}: must be a number from 1")

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from importlib.metadata import version
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.engines.base import EngineInfo
+from app.engines.pool_args import set_environment
 from app.errors import EngineFailed, RequestError, SettingsError
 from app.messages.job import Painting
 from app.painters.base import Painted, PaintRequest, PaintStep
@@ -49,7 +49,7 @@ class SglangPainter(ThreadPainter):
         return {"environment": self._args.environment, "ServerArgs": self._args.fields}
 
     async def start(self) -> EngineInfo:
-        os.environ.update({name: value for name, value in self._args.environment.items() if name not in os.environ})
+        set_environment(self._args.environment)
         await asyncio.to_thread(self._load)
         self._thread = PaintThread(self._work)
         self._thread.start()

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from app.engines.pool_args import take_environment
 from app.errors import SettingsError
 from app.pools.schema import Pool
 
@@ -38,9 +39,7 @@ class VisualArgs(NamedTuple):
 def visual_args(pool: Pool) -> VisualArgs:
     """Raises: SettingsError naming the bad argument."""
     arguments = dict(pool.args)
-    environment = arguments.pop("env", {})
-    if not isinstance(environment, dict) or not all(isinstance(v, str) for v in (*environment, *environment.values())):
-        raise SettingsError(f"args.env={environment!r}: must map names to strings")
+    environment = take_environment(arguments)
     if arguments.get("model", str(pool.model_dir)) != str(pool.model_dir):
         raise SettingsError(f"args.model={arguments['model']!r}: the pool's own settings say {str(pool.model_dir)!r}")
     for name in ("parallel_config", "cache_config", "cpu_offload_config", "compilation_config"):

@@ -28,6 +28,7 @@ from tensorrt_llm.visual_gen.args import (
 )
 
 from app.engines.base import EngineInfo
+from app.engines.pool_args import set_environment
 from app.errors import EngineFailed, RequestError, SettingsError
 from app.messages.job import Painting
 from app.painters.base import PaintRequest, PaintStep
@@ -64,7 +65,7 @@ class TrtllmPainter(ThreadPainter):
         return {"environment": args.environment, "pipeline": args.pipeline, "VisualGenArgs": args.fields}
 
     async def start(self) -> EngineInfo:
-        os.environ.update({name: value for name, value in self._args.environment.items() if name not in os.environ})
+        set_environment(self._args.environment)
         self._made = await asyncio.to_thread(self._load)
         self._thread = PaintThread(self._work)
         self._thread.start()

@@ -67,7 +67,7 @@ def test_evicted_prompts_are_loaded_by_their_worker_by_another_one_and_after_a_r
 def test_a_worker_whose_bucket_hangs_ends_when_it_is_told_to(tmp_path: Path) -> None:
     for name in ("stack", "redis"):
         (tmp_path / name).mkdir()
-    pool = mock_pool() | {"tiers": {"host_gb": 1.0, "disk": "s3://bucket/kv"}}
+    pool = mock_pool() | {"tiers": {"host_gb": 1.0, "disk": "s3://bucket/kv", "disk_look_s": 1.0}}
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
         valkey(tmp_path / "redis") as url,

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
+from typing_extensions import TypedDict
 
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
@@ -15,6 +16,27 @@ from app.openai.content_parts import RefusalPart, joined
 from app.openai.responses.schemas import ItemsQuery
 from app.openai.schemas import ChatRequest, Metadata
 from app.schemas.body import Body, Query
+
+# A message as the client sent it, with an id.
+_TEXT = {"anyOf": [{"type": "string"}, {"type": "null"}]}
+StoredMessage = Annotated[
+    dict[str, Any],
+    WithJsonSchema(
+        {
+            "type": "object",
+            "required": ["id", "role", "content", "name", "content_parts"],
+            "properties": {"id": {"type": "string"}, "role": {"type": "string"}, "content": _TEXT, "name": _TEXT},
+        }
+    ),
+]
+
+
+class StoredMessages(TypedDict, closed=True):
+    object: Literal["list"]
+    data: list[StoredMessage]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
 
 
 class StoredChatsQuery(Query):
@@ -57,7 +79,7 @@ class WrittenAnswer(GenerationBase):
         return deltas
 
 
-def messages_of(request: RequestId, body: ChatRequest) -> list[dict[str, Any]]:
+def messages_of(request: RequestId, body: ChatRequest) -> list[StoredMessage]:
     """The request's messages. Their ids are derived from the chat's, so that all readers see the same."""
     rows = []
     for number, message in enumerate(body.messages):

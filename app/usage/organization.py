@@ -1,9 +1,10 @@
 """Usage in the shape of OpenAI's `/v1/organization/usage/completions`: a tenant is a project."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 from app.errors import RequestError
+from app.usage.answer_types import OrganizationPage, OrganizationResult
 from app.usage.query import WIDTHS, Group, UsageQuery, iso
 
 _DIGITS = 12  # of a time
@@ -82,16 +83,18 @@ def query_of(
     )
 
 
-def page_of(buckets: Buckets, by: Sequence[OrganizationGroup], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def page_of(buckets: Buckets, by: Sequence[OrganizationGroup], rows: Sequence[Mapping[str, Any]]) -> OrganizationPage:
     """`rows`: of that query. Lines of batches are one group, and all others another one."""
-    results: dict[str, dict[tuple[object, ...], dict[str, Any]]] = {}
+    results: dict[str, dict[tuple[object, ...], OrganizationResult]] = {}
     for row in rows:
         result = _result(row, by)
         bucket = results.setdefault(row[buckets.group], {})
-        group = tuple(result[name] for name in get_args(OrganizationGroup))
+        group = (result["project_id"], result["api_key_id"], result["model"], result["batch"])
         if (other := bucket.setdefault(group, result)) is not result:
-            for name in ("input_tokens", "output_tokens", "input_cached_tokens", "num_model_requests"):
-                other[name] += result[name]
+            other["input_tokens"] += result["input_tokens"]
+            other["output_tokens"] += result["output_tokens"]
+            other["input_cached_tokens"] += result["input_cached_tokens"]
+            other["num_model_requests"] += result["num_model_requests"]
     starts = range(buckets.first, buckets.end, buckets.width)
     return {
         "object": "page",
@@ -109,11 +112,9 @@ def page_of(buckets: Buckets, by: Sequence[OrganizationGroup], rows: Sequence[Ma
     }
 
 
-def _result(row: Mapping[str, Any], by: Sequence[OrganizationGroup]) -> dict[str, Any]:
-    groups: dict[str, Any] = dict.fromkeys(get_args(OrganizationGroup))
-    groups |= {name: row[group] for name, group in _GROUPS.items() if name in by}
-    if groups["batch"] is not None:
-        groups["batch"] = groups["batch"] != ""
+def _result(row: Mapping[str, Any], by: Sequence[OrganizationGroup]) -> OrganizationResult:
+    groups = {name: row[group] for name, group in _GROUPS.items() if name in by}
+    batch = groups.get("batch")
     return {
         "object": "organization.usage.completions.result",
         "input_tokens": row["prompt_tokens"],
@@ -122,5 +123,10 @@ def _result(row: Mapping[str, Any], by: Sequence[OrganizationGroup]) -> dict[str
         "input_audio_tokens": 0,
         "output_audio_tokens": 0,
         "num_model_requests": row["requests"],
-        **groups,
+        "project_id": groups.get("project_id"),
+        "user_id": None,
+        "api_key_id": groups.get("api_key_id"),
+        "model": groups.get("model"),
+        "batch": None if batch is None else batch != "",
+        "service_tier": None,
     }

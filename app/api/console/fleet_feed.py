@@ -2,11 +2,12 @@
 
 import asyncio
 import time
-from typing import Any
 
+from app.api.console.answer_types import Fleet
 from app.api.console.fleet_view import fleet_view
 from app.api.state import ApiState
 from app.dispatch.fleet.loads import entries
+from app.dispatch.observing.timeline_types import RecentEnded, RecentRunning
 from app.kv.prefix_index import packed
 from app.messages.lease import Lease
 from app.store import clock
@@ -21,19 +22,19 @@ class FleetFeed:
     def __init__(self) -> None:
         self._reading = asyncio.Lock()
         self._due = 0.0  # monotonic
-        self._seen: dict[str, Any] = {}
+        self._seen: Fleet | None = None
 
-    async def now(self, state: ApiState) -> dict[str, Any]:
+    async def now(self, state: ApiState) -> Fleet:
         """The fleet as of about a second ago. Raises: StoreDown."""
         async with self._reading:
-            if time.monotonic() >= self._due:
+            if self._seen is None or time.monotonic() >= self._due:
                 self._seen = await _read(state)
                 workers = sum(len(pool["workers"]) for pool in self._seen["pools"])
                 self._due = time.monotonic() + max(_EVERY_S, _EVERY_S_PER_WORKER * workers)
-        return self._seen
+            return self._seen
 
 
-async def _read(state: ApiState) -> dict[str, Any]:
+async def _read(state: ApiState) -> Fleet:
     """Raises: StoreDown."""
     pools = list(state.pools)
     leases = await state.fleet.live(pools)
@@ -49,9 +50,9 @@ async def _read(state: ApiState) -> dict[str, Any]:
     }
 
 
-def _with_model(state: ApiState, request: dict[str, Any]) -> dict[str, Any]:
+def _with_model(state: ApiState, request: RecentRunning | RecentEnded) -> RecentRunning | RecentEnded:
     """One that runs has a pool only."""
-    return request if "model" in request else {**request, "model": state.pools[request["pool"]].model}
+    return {**request, "model": state.pools[request["pool"]].model} if "pool" in request else request
 
 
 async def _cached(state: ApiState, leases: list[Lease]) -> dict[int, int] | None:

@@ -1,10 +1,10 @@
 """The fleet as the console and `xylem top` show it: pools, their workers, and what these hold. Pure."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from msgspec.structs import asdict
 
+from app.api.console.answer_types import FleetPool, FleetWorker, Reserved
 from app.dispatch.fleet.loads import ENTRY, NOTHING
 from app.ids import PoolId, place_id
 from app.kv.groups import grid_of, why_by_load
@@ -19,7 +19,7 @@ def fleet_view(
     leases: Sequence[Lease],
     loads: Mapping[bytes, bytes],
     cache_sizes: Mapping[int, int] | None,
-) -> list[dict[str, Any]]:
+) -> list[FleetPool]:
     """`grids`: as `FleetReader` has them. `loads`: what is reserved, by place.
 
     `cache_sizes`: blocks in the prefix index, by KV cache; None: it is away.
@@ -42,7 +42,7 @@ def fleet_view(
 
 def _worker(
     lease: Lease, usual: Grid, loads: Mapping[bytes, bytes], cache_sizes: Mapping[int, int] | None
-) -> dict[str, Any]:
+) -> FleetWorker:
     worker, load, ranks = lease.worker, lease.load, lease.worker.ranks
     has_all = worker.kv_events and grid_of(worker).everywhere  # else the index has points only
     return {
@@ -70,7 +70,7 @@ def _worker(
     }
 
 
-def _reserved(lease: Lease, loads: Mapping[bytes, bytes]) -> dict[str, int]:
+def _reserved(lease: Lease, loads: Mapping[bytes, bytes]) -> Reserved:
     """The requests that were placed there and have not ended, as routing counts them, of all its ranks."""
     sums = [0] * 7
     for rank in range(lease.worker.ranks):

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Any
 
 from msgspec import Struct
 
+from app.api.console.answer_types import PrefixesOfPool, SharedPrefix
 from app.api.state import ApiState
 from app.ids import PlaceId, PoolId, place_id
 from app.kv.blocks import HASH_BYTES, common_blocks
@@ -48,10 +48,10 @@ def tree(prompts: Sequence[bytes], start: int = 0, depth: int = _DEPTH) -> list[
     return sorted(nodes, key=lambda node: -node.prompts * node.blocks)[:_CHILDREN]
 
 
-async def prefixes_now(state: ApiState) -> list[dict[str, Any]]:
+async def prefixes_now(state: ApiState) -> list[PrefixesOfPool]:
     """Prefixes of each pool that has had prompts lately. Raises: StoreDown."""
     placements = list(state.dispatcher.timelines.placed)
-    pools = []
+    pools: list[PrefixesOfPool] = []
     for pool in dict.fromkeys(one.pool for one in placements):
         size = state.fleet.grids[pool].step
         prompts = [one.blocks for one in placements if (one.pool, one.step) == (pool, size)]
@@ -92,7 +92,7 @@ def _named(raw_numbers: bytes, caches: dict[bytes, PlaceId]) -> list[PlaceId]:
     return [caches[number] for number in numbers if number in caches]
 
 
-def _shown(node: Node, size: int, places: dict[bytes, list[PlaceId]] | None) -> dict[str, Any]:
+def _shown(node: Node, size: int, places: dict[bytes, list[PlaceId]] | None) -> SharedPrefix:
     return {
         "digest": node.last.hex(),
         "tokens": node.blocks * size,

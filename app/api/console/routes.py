@@ -1,11 +1,12 @@
 """The fleet as the console and `xylem top` show it to operators."""
 
 from functools import partial
-from typing import Any
 
+import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from app.api.console.answer_types import Fleet, SharedPrefixes
 from app.api.console.fleet_feed import FleetFeed
 from app.api.console.prefix_view import prefixes_now
 from app.api.http.headers import events_wanted
@@ -17,18 +18,18 @@ router = APIRouter(prefix="/admin/fleet", tags=["admin"])
 _FEED = FleetFeed()
 
 
-@router.get("", response_model=dict[str, Any], responses=AS_EVENTS)
-async def fleet(request: Request, state: Admin) -> dict[str, Any] | Response:
+@router.get("", responses={200: {"model": Fleet, **AS_EVENTS[200]}})
+async def fleet(request: Request, state: Admin) -> Response:
     """Pools and workers now: seats, KV blocks, what is queued, speeds; and this replica's latest requests.
 
     With `Accept: text/event-stream` it comes again about once a second; of hundreds of workers less often.
     """
     if events_wanted(request.scope):
         return LiveStream(state.live, request.scope[WHO], "fleet", partial(_FEED.now, state))
-    return await _FEED.now(state)
+    return Response(orjson.dumps(await _FEED.now(state)), media_type="application/json")
 
 
 @router.get("/prefixes")
-async def prefixes(state: Admin) -> dict[str, Any]:
+async def prefixes(state: Admin) -> SharedPrefixes:
     """Prefixes that this replica's latest prompts share, as digests and counts, and the caches that have them."""
     return {"pools": await prefixes_now(state)}

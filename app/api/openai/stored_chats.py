@@ -10,6 +10,7 @@ from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
 from app import json_bytes
+from app.api.http.answered import answers
 from app.api.http.long_response import LongResponse
 from app.api.intake.request_body import read_short
 from app.api.resumable.store import Found
@@ -24,7 +25,14 @@ from app.openai.answer_types import ChatDeleted, StoredChatCompletion, StoredCha
 from app.openai.chat import writer
 from app.openai.responses.items import page
 from app.openai.schemas import ChatRequest
-from app.openai.stored_chat import MessagesQuery, MetadataChange, StoredChatsQuery, WrittenAnswer, messages_of
+from app.openai.stored_chat import (
+    MessagesQuery,
+    MetadataChange,
+    StoredChatsQuery,
+    StoredMessages,
+    WrittenAnswer,
+    messages_of,
+)
 from app.schemas.validation import parse, parse_off_loop
 from app.telemetry import logger
 
@@ -102,7 +110,7 @@ async def delete(request: Request, chat: str) -> ChatDeleted:
     return {"id": record.kept.id, "object": "chat.completion.deleted", "deleted": True}
 
 
-@router.get(f"{PATH}/{{chat}}/messages", openapi_extra=MessagesQuery.openapi())
+@router.get(f"{PATH}/{{chat}}/messages", openapi_extra=MessagesQuery.openapi(), responses=answers(StoredMessages))
 async def messages(request: Request, chat: str) -> Response:
     """The messages of its request."""
     state, query = state_of(request), parse(MessagesQuery, orjson.dumps(dict(request.query_params)))

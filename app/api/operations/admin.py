@@ -8,6 +8,7 @@ import msgspec
 from fastapi import APIRouter, Depends, Request
 
 from app.api.intake.request_body import read_short
+from app.api.operations.answer_types import OF_PREFILL, CachesCleared, PoolLimits
 from app.api.operations.audited_route import AuditedRoute
 from app.api.state import ApiState, state_of
 from app.errors import Forbidden, ModelNotFound, RequestError
@@ -20,7 +21,6 @@ from app.tenants.audit import WHO
 
 _REPLY_S = 10
 _BY_PROXIES = {"forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"}
-_OF_PREFILL = {"remote_tokens", "remote_wait_s"}
 
 
 async def authorised(request: Request) -> ApiState:
@@ -54,21 +54,21 @@ def known_pool(state: ApiState, pool: str) -> PoolId:
 
 
 @router.get("/pools/{pool}/limits")
-async def get_limits(state: Admin, pool: str) -> dict[str, Any]:
+async def get_limits(state: Admin, pool: str) -> PoolLimits:
     """The limits above which the pool's workers get no more requests; null: none."""
     name = known_pool(state, pool)
     changes = await cast(Any, state.redis.hgetall(state.keys.limits(name)))
     limits = msgspec.structs.asdict(state.fleet.limits(name, [x for pair in changes.items() for x in pair]))
     prefills = state.pools[name].role == "prefill"
-    return {field: value for field, value in limits.items() if prefills or field not in _OF_PREFILL}
+    return {field: value for field, value in limits.items() if prefills or field not in OF_PREFILL}
 
 
 @router.patch("/pools/{pool}/limits", openapi_extra=LimitChanges.openapi())
-async def change_limits(request: Request, state: Admin, pool: str) -> dict[str, Any]:
+async def change_limits(request: Request, state: Admin, pool: str) -> PoolLimits:
     """Changes limits, for all API replicas from their next placement on."""
     name = known_pool(state, pool)
     changes = (await read_short(request, LimitChanges)).model_dump(exclude_unset=True)
-    foreign = _OF_PREFILL & changes.keys()
+    foreign = OF_PREFILL & changes.keys()
     if foreign and state.pools[name].role != "prefill":
         raise RequestError(f"{sorted(foreign)} are limits of pools of role prefill.", param=min(foreign))
     key = state.keys.limits(name)
@@ -108,18 +108,18 @@ async def change_aliases(request: Request, state: Admin) -> AliasTable:
 
 
 @router.post("/clear_kv_blocks")
-async def clear_all(state: Admin) -> dict[str, Any]:
+async def clear_all(state: Admin) -> CachesCleared:
     """Every worker forgets its cached prefixes. One with requests running refuses."""
     return await clear_caches(state, list(state.pools))
 
 
 @router.post("/pools/{pool}/clear_kv_blocks")
-async def clear_pool(state: Admin, pool: str) -> dict[str, Any]:
+async def clear_pool(state: Admin, pool: str) -> CachesCleared:
     """The workers of one pool forget their cached prefixes. One with requests running refuses."""
     return await clear_caches(state, [known_pool(state, pool)])
 
 
-async def clear_caches(state: ApiState, pools: list[PoolId]) -> dict[str, Any]:
+async def clear_caches(state: ApiState, pools: list[PoolId]) -> CachesCleared:
     """The workers of these pools forget what they have cached: those that have, and those that refuse, and why."""
     leases = await state.fleet.live(pools)
     id_ = secrets.token_hex(8)

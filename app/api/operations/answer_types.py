@@ -1,12 +1,19 @@
 """Answers about the deployment: models, adapters, prefixes, targets to scrape."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, NotRequired
+from typing import Annotated, Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
 from app.ids import CellId, PoolId, WorkerId
+from app.messages.lease import EngineState
+from app.messages.wanted import PoolState
 from app.pools.schema import Alias
+from app.routing.candidates import PlaceLimits
+from app.schemas.answers import as_struct
+from app.tenants.erasures import Kind
+
+OF_PREFILL = frozenset({"remote_tokens", "remote_wait_s"})  # limits that only pools of role prefill have
 
 
 class ScrapeTarget(TypedDict, closed=True):
@@ -129,6 +136,52 @@ class Readiness(TypedDict, closed=True):
     subscribed: bool  # tokens can be received
     workers: dict[str, int]  # live ones, by model
     cells: NotRequired[Mapping[CellId, CellStanding]]  # where there are several
+
+
+class CachesCleared(TypedDict, closed=True):
+    cleared: list[WorkerId]
+    refused: dict[WorkerId, str]  # and why
+
+
+class ErasureCard(TypedDict, closed=True):
+    object: Literal["erasure"]
+    kind: Kind
+    name: str
+    status: Literal["running", "done", "failed"]
+    reason: str | None  # why it is not carried out any more
+    began: float
+    removed: dict[str, int]  # what, and how many so far
+    kv_blocks: dict[PoolId, int | None]  # of stores that workers share; null: not all hosts have told it yet
+    kv_not_cleared: dict[str, str]  # workers that have not, and why
+
+
+class ErasureList(TypedDict, closed=True):
+    object: Literal["list"]
+    data: list[ErasureCard]
+
+
+class Isolation(TypedDict, closed=True):
+    object: Literal["tenant"]
+    name: str
+    isolated: bool
+
+
+PoolLimits = Annotated[dict[str, Any], as_struct(PlaceLimits, optional=OF_PREFILL)]
+WorkerStanding = Annotated[dict[str, Any], as_struct(EngineState, takes_requests=bool)]
+
+
+class _PoolStanding(TypedDict):
+    wanted: Annotated[dict[str, Any], as_struct(PoolState)]
+    workers: dict[WorkerId, WorkerStanding]
+
+
+class PoolStanding(_PoolStanding, closed=True):
+    pass
+
+
+class PoolChanged(_PoolStanding, closed=True):
+    done: list[WorkerId]
+    refused: dict[WorkerId, str]  # and why
 
 
 class Live(TypedDict, closed=True):

@@ -1,7 +1,7 @@
 """Erases all that was made with a key or by a tenant, and gives a tenant KV of its own; for operators."""
 
 import asyncio
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Request
 from msgspec.structs import replace
@@ -9,6 +9,7 @@ from pydantic import Field
 
 from app.api.intake.request_body import collect
 from app.api.operations.admin import Admin
+from app.api.operations.answer_types import ErasureCard, ErasureList, Isolation
 from app.api.operations.audited_route import AuditedRoute
 from app.api.state import ApiState
 from app.errors import KeyNotFound, TenantNotFound, XylemError
@@ -34,19 +35,19 @@ class IsolationRequest(Body):
 
 
 @router.post("/keys/{key:path}/erase", openapi_extra=ErasureRequest.openapi())
-async def erase_key(request: Request, state: Admin, key: str) -> dict[str, Any]:
+async def erase_key(request: Request, state: Admin, key: str) -> ErasureCard:
     """Revokes a key, named by its name or id, and removes all that was made with it. Repeated, it goes on."""
     return await _erase(request, state, "key", key, await _store(state).of_key(key))
 
 
 @router.post("/tenants/{tenant}/erase", openapi_extra=ErasureRequest.openapi())
-async def erase_tenant(request: Request, state: Admin, tenant: str) -> dict[str, Any]:
+async def erase_tenant(request: Request, state: Admin, tenant: str) -> ErasureCard:
     """Removes a tenant, all its keys, and all that was made with these. Repeated, it goes on."""
     return await _erase(request, state, "tenant", tenant, await _store(state).of_tenant(TenantId(tenant)))
 
 
 @router.get("/erasures")
-async def show_all(state: Admin) -> dict[str, Any]:
+async def show_all(state: Admin) -> ErasureList:
     """Erasures under way, and those of the last day."""
     store = _store(state)
     removed_blocks = await store.removed_kv()
@@ -55,7 +56,7 @@ async def show_all(state: Admin) -> dict[str, Any]:
 
 
 @router.post("/tenants/{tenant}/isolation", openapi_extra=IsolationRequest.openapi())
-async def isolate(request: Request, state: Admin, tenant: str) -> dict[str, Any]:
+async def isolate(request: Request, state: Admin, tenant: str) -> Isolation:
     """Whether a tenant's prompts share KV with other tenants'. For all API replicas within two seconds."""
     body = parse(IsolationRequest, await collect(request.scope, request.receive, _MOST))
     store = _store(state)
@@ -65,7 +66,7 @@ async def isolate(request: Request, state: Admin, tenant: str) -> dict[str, Any]
     return {"object": "tenant", "name": tenant, "isolated": body.isolated}
 
 
-async def _erase(request: Request, state: ApiState, kind: Kind, name: str, erasures: Found | None) -> dict[str, Any]:
+async def _erase(request: Request, state: ApiState, kind: Kind, name: str, erasures: Found | None) -> ErasureCard:
     body = parse(ErasureRequest, await collect(request.scope, request.receive, _MOST) or b"{}")
     store, before = _store(state), await _store(state).find(kind, name)
     if erasures is None and before is None:
@@ -91,7 +92,7 @@ async def _erase(request: Request, state: ApiState, kind: Kind, name: str, erasu
         await asyncio.sleep(_LOOK_S)
 
 
-def _shown(state: ApiState, erasure: Erasure, items: dict[str, int]) -> dict[str, Any]:
+def _shown(state: ApiState, erasure: Erasure, items: dict[str, int]) -> ErasureCard:
     """`items`: blocks of stores."""
     kv = {
         pool: [items.get(f"{label}|{pool}") for label in erasure.labels]

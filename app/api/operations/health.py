@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
-from typing import Any
 
 import orjson
 from fastapi import APIRouter, Request
@@ -19,6 +18,7 @@ from app.api.operations.answer_types import Live, ModelCard, ModelList, Readines
 from app.api.operations.deployment_metrics import DeploymentMetrics
 from app.api.state import ApiState, state_of
 from app.dispatch.models.models import Model
+from app.dispatch.observing.timeline_types import RequestTimeline
 from app.errors import Forbidden, ModelNotFound, StoreDown
 from app.ids import BATCH_QUEUE, PoolId, RequestId
 from app.messages.lease import Lease
@@ -130,7 +130,7 @@ async def one_model(request: Request, name: str) -> ModelCard | Response:
     return card
 
 
-@router.delete("/v1/models/{name:path}")
+@router.delete("/v1/models/{name:path}", response_class=Response)
 async def delete_model(request: Request, name: str) -> None:
     """Refused: models are declared in the pools file, and adapters removed below `/admin/loras`."""
     state = state_of(request)
@@ -232,15 +232,15 @@ async def workers_to_scrape(request: Request) -> list[ScrapeTarget]:
     ]
 
 
-@router.get("/requests/{request}")
-async def timeline(http: Request, request: str) -> dict[str, Any]:
+@router.get("/requests/{request}", responses=answers(RequestTimeline))
+async def timeline(http: Request, request: str) -> Response:
     """Shows when and by whom a request's prompts were placed, computed, handed over and answered; or its state so far.
 
     Only requests of the same API key, at any replica; the admin key sees all.
     """
     state = state_of(http)
     key = state.api_keys.sees(http.scope) if state.settings.require_keys else None
-    return await state.lookup.find(RequestId(request), key)
+    return Response(orjson.dumps(await state.lookup.find(RequestId(request), key)), media_type=_JSON)
 
 
 @router.get("/version")

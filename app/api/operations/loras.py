@@ -1,7 +1,5 @@
 """LoRA adapters, for operators; and in vLLM's shapes. With `XYLEM_ADMIN_KEY`, or on loopback only."""
 
-from typing import Any
-
 from fastapi import APIRouter, Request
 from starlette.responses import PlainTextResponse, Response
 
@@ -18,7 +16,6 @@ from app.messages.wanted import Adapter
 from app.openai.adapter_schemas import LoadLora, NewAdapter, NewVersion, UnloadLora
 
 router = APIRouter(tags=["admin"], route_class=AuditedRoute)
-_TEXT: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {}}}}
 
 
 def _card(adapter: Adapter, progress: Progress) -> AdapterCard:
@@ -78,7 +75,7 @@ async def remove_adapter(state: Admin, name: str) -> Removed:
     return {"name": name, "removed": True}
 
 
-@router.post("/v1/load_lora_adapter", responses=_TEXT, openapi_extra=LoadLora.openapi())
+@router.post("/v1/load_lora_adapter", response_class=PlainTextResponse, openapi_extra=LoadLora.openapi())
 async def load_lora_adapter(request: Request, state: Admin) -> Response:
     """vLLM's: on all workers of the model, for good."""
     body = await read_short(request, LoadLora)
@@ -96,7 +93,7 @@ async def load_lora_adapter(request: Request, state: Admin) -> Response:
     return PlainTextResponse(f"Success: LoRA adapter '{name}' added successfully.")
 
 
-@router.post("/v1/unload_lora_adapter", responses=_TEXT, openapi_extra=UnloadLora.openapi())
+@router.post("/v1/unload_lora_adapter", response_class=PlainTextResponse, openapi_extra=UnloadLora.openapi())
 async def unload_lora_adapter(request: Request, state: Admin) -> Response:
     """vLLM's: from all workers."""
     body = await read_short(request, UnloadLora)

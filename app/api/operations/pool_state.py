@@ -11,6 +11,7 @@ from pydantic import Field
 
 from app.api.intake.request_body import read_short
 from app.api.operations.admin import Admin, known_pool
+from app.api.operations.answer_types import PoolChanged, PoolStanding
 from app.api.operations.audited_route import AuditedRoute
 from app.api.state import ApiState
 from app.dispatch.fleet.orders import Command
@@ -80,13 +81,13 @@ class ProfileBody(Chosen):
 
 
 @router.get("/state")
-async def get_state(state: Admin, pool: str) -> dict[str, Any]:
+async def get_state(state: Admin, pool: str) -> PoolStanding:
     """Shows what the pool's workers are to do, and what they do."""
     return await _shown(state, known_pool(state, pool))
 
 
 @router.post("/sleep", openapi_extra=SleepBody.openapi())
-async def sleep(request: Request, state: Admin, pool: str) -> dict[str, Any]:
+async def sleep(request: Request, state: Admin, pool: str) -> PoolChanged:
     """Workers leave routing, then sleep, all but `keep_awake`."""
     name, body = known_pool(state, pool), await read_short(request, SleepBody)
 
@@ -102,7 +103,7 @@ async def sleep(request: Request, state: Admin, pool: str) -> dict[str, Any]:
 
 
 @router.post("/wake", openapi_extra=WakeBody.openapi())
-async def wake(request: Request, state: Admin, pool: str) -> dict[str, Any]:
+async def wake(request: Request, state: Admin, pool: str) -> PoolChanged:
     """Sleeping workers wake, and take requests after a token that proves them."""
     name, body = known_pool(state, pool), await read_short(request, WakeBody)
 
@@ -117,7 +118,7 @@ async def wake(request: Request, state: Admin, pool: str) -> dict[str, Any]:
 
 
 @router.post("/pause", openapi_extra=PauseBody.openapi())
-async def pause(request: Request, state: Admin, pool: str) -> dict[str, Any]:
+async def pause(request: Request, state: Admin, pool: str) -> PoolChanged:
     """Workers leave routing and compute nothing. New requests wait, for `XYLEM_PATIENCE_S`."""
     name, body = known_pool(state, pool), await read_short(request, PauseBody)
 
@@ -130,7 +131,7 @@ async def pause(request: Request, state: Admin, pool: str) -> dict[str, Any]:
 
 
 @router.post("/resume", openapi_extra=Chosen.openapi())
-async def resume(request: Request, state: Admin, pool: str) -> dict[str, Any]:
+async def resume(request: Request, state: Admin, pool: str) -> PoolChanged:
     """Paused workers go on."""
     name, body = known_pool(state, pool), await read_short(request, Chosen)
 
@@ -143,7 +144,7 @@ async def resume(request: Request, state: Admin, pool: str) -> dict[str, Any]:
 
 
 @router.post("/weights", openapi_extra=WeightsBody.openapi())
-async def set_weights(request: Request, state: Admin, pool: str) -> dict[str, Any]:
+async def set_weights(request: Request, state: Admin, pool: str) -> PoolChanged:
     """Workers take other weights, also those that start later. Those that have the version already stay as they are."""
     name, body = known_pool(state, pool), await read_short(request, WeightsBody)
     source = _source(body)
@@ -176,7 +177,7 @@ async def set_weights(request: Request, state: Admin, pool: str) -> dict[str, An
 
 
 @router.post("/profile", openapi_extra=ProfileBody.openapi())
-async def profile(request: Request, state: Admin, pool: str) -> dict[str, Any]:
+async def profile(request: Request, state: Admin, pool: str) -> PoolChanged:
     """Starts or stops the engines' profilers."""
     name, body = known_pool(state, pool), await read_short(request, ProfileBody)
     on = body.action == "start"
@@ -184,14 +185,14 @@ async def profile(request: Request, state: Admin, pool: str) -> dict[str, Any]:
 
 
 @router.post("/experts", openapi_extra=ExpertsBody.openapi())
-async def record_experts(request: Request, state: Admin, pool: str) -> dict[str, Any]:
+async def record_experts(request: Request, state: Admin, pool: str) -> PoolChanged:
     """Starts or stops the record of how tokens are spread over the model's experts, or writes it down."""
     name, body = known_pool(state, pool), await read_short(request, ExpertsBody)
     return await _changed(state, name, lambda: _order(state, name, body, lambda i: RecordExperts(i, body.action)))
 
 
 @router.post("/scale_elastic_ep", openapi_extra=ScaleBody.openapi())
-async def scale_elastic_ep(request: Request, state: Admin, pool: str) -> dict[str, Any]:
+async def scale_elastic_ep(request: Request, state: Admin, pool: str) -> PoolChanged:
     """Workers leave routing, finish their requests, and come back with that many data-parallel ranks."""
     name, body = known_pool(state, pool), await read_short(request, ScaleBody)
     return await _changed(state, name, lambda: _order(state, name, body, lambda i: Scale(i, body.data_parallel_size)))
@@ -232,7 +233,7 @@ async def _order(state: ApiState, pool: PoolId, body: Chosen, command: Command) 
     return await state.control.order(selection, command, body.timeout_s)
 
 
-async def _changed(state: ApiState, pool: PoolId, work: Callable[[], Awaitable[Outcome]]) -> dict[str, Any]:
+async def _changed(state: ApiState, pool: PoolId, work: Callable[[], Awaitable[Outcome]]) -> PoolChanged:
     async def alone() -> Outcome:
         async with state.control.alone(pool):
             return await work()
@@ -241,7 +242,8 @@ async def _changed(state: ApiState, pool: PoolId, work: Callable[[], Awaitable[O
     return {
         "done": sorted(worker for worker, reason in outcome.items() if not reason),
         "refused": {worker: reason for worker, reason in sorted(outcome.items()) if reason},
-    } | await _shown(state, pool)
+        **await _shown(state, pool),
+    }
 
 
 async def _to_the_end(work: Coroutine[Any, Any, T]) -> T:
@@ -252,7 +254,7 @@ async def _to_the_end(work: Coroutine[Any, Any, T]) -> T:
     return await asyncio.shield(task)
 
 
-async def _shown(state: ApiState, pool: PoolId) -> dict[str, Any]:
+async def _shown(state: ApiState, pool: PoolId) -> PoolStanding:
     target, leases = await state.control.wanted(pool), await state.control.workers(pool)
     return {
         "wanted": msgspec.to_builtins(target),

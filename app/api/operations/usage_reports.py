@@ -10,9 +10,11 @@ import orjson
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from app.api.http.answered import Responses, answers
 from app.api.operations.admin import Admin
 from app.api.operations.reports import REPORTS
 from app.api.state import ApiState, state_of
+from app.usage.answer_types import OrganizationPage, UsageReport
 from app.usage.export import Format, write_csv, write_parquet
 from app.usage.organization import OrganizationGroup, Width, buckets, page_of, query_of
 from app.usage.query import LATEST, UsageQuery, grouped_by, iso, period
@@ -26,7 +28,7 @@ Rows = list[dict[str, Any]]
 _MOST_ROWS = 100_000
 _ADMINS = "admins"  # as who asks for a report
 _TYPES = {"csv": "text/csv; charset=utf-8", "parquet": "application/vnd.apache.parquet"}
-_FILES: dict[int | str, dict[str, Any]] = {200: {"content": {kind: {} for kind in _TYPES.values()}}}
+_FILES: Responses = {200: {"model": UsageReport, "content": {kind: {} for kind in _TYPES.values()}}}
 _MOMENT = "Seconds since the epoch, or a date, with a time or without."
 
 By = Annotated[
@@ -67,14 +69,16 @@ async def usage(
     key: Names = None,
     model: Names = None,
     form: As = None,
-) -> Any:
+) -> Response:
     """Sums of the requests that ended in a time, the last thirty days if none is given, by the named groups."""
     query = UsageQuery(*period(since, until), grouped_by(group_by), tenant or (), key or (), model or ())
     return await _report(request, state, _ADMINS, query, form)
 
 
 @router.get("/v1/usage", responses=_FILES)
-async def own_usage(request: Request, group_by: By = "model", since: From = "", until: To = "", form: As = None) -> Any:
+async def own_usage(
+    request: Request, group_by: By = "model", since: From = "", until: To = "", form: As = None
+) -> Response:
     """The same, of the tenant that the API key belongs to."""
     state = state_of(request)
     client = state.api_keys.client(request.scope)
@@ -93,8 +97,15 @@ async def _report(request: Request, state: ApiState, owner: str, query: UsageQue
 
 def _file(form: Format, query: UsageQuery, rows: Rows) -> bytes:
     if form == "json":
-        span = {"from": iso(query.since), "to": iso(query.until)}
-        return orjson.dumps({"object": "list", **span, "group_by": query.by, "data": rows})
+        data: Any = rows
+        report: UsageReport = {
+            "object": "list",
+            "from": iso(query.since),
+            "to": iso(query.until),
+            "group_by": query.by,
+            "data": data,
+        }
+        return orjson.dumps(report)
     if form == "csv":
         text = io.StringIO()
         write_csv([rows], query.columns, text)
@@ -109,7 +120,7 @@ def _listed(name: str) -> Any:
     return Query(alias=f"{name}[]", include_in_schema=False)
 
 
-@router.get("/v1/organization/usage/completions", response_model=dict[str, Any])
+@router.get("/v1/organization/usage/completions", responses=answers(OrganizationPage))
 async def completions(
     state: Admin,
     start_time: Annotated[int, Query(ge=0, le=LATEST)],

@@ -10,6 +10,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from app.dispatch.observing.timeline import Timelines
+from app.dispatch.observing.timeline_types import RequestTimeline
 from app.errors import RequestNotFound, StoreDown
 from app.ids import ApiId, KeyId, RequestId, made_by
 from app.keys import Keys
@@ -39,7 +40,7 @@ class RequestLookup:
         """Answers what others ask, until cancelled."""
         await keep("questions_not_answered", self._answer, _EVERY_S, later=True)
 
-    async def find(self, request: RequestId, key: KeyId | None) -> dict[str, Any]:
+    async def find(self, request: RequestId, key: KeyId | None) -> RequestTimeline:
         """The timeline as from `Timelines.show`, also from other processes. Raises: RequestNotFound, StoreDown."""
         timeline = self._timelines.show(request, key)
         if timeline is None and (api := await self._owner(request)) is not None:

@@ -3,12 +3,21 @@
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence, Set
 from itertools import islice
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import asdict
 
 from app.dispatch.inflight import InFlight, PlacedPrompt
+from app.dispatch.observing.timeline_types import (
+    EndedPrompt,
+    InShort,
+    RecentEnded,
+    RecentRunning,
+    RequestTimeline,
+    RunningPrompt,
+    WorkerPart,
+)
 from app.ids import KeyId, RequestId
 from app.messages.job import Timing
 
@@ -103,23 +112,22 @@ class Timelines:
         for request in [request for request, (key, _prompts) in self._seen.items() if key in keys]:
             del self._seen[request]
 
-    def recent(self, most: int) -> list[dict[str, Any]]:
+    def recent(self, most: int) -> list[RecentRunning | RecentEnded]:
         """The newest requests, running ones before those that have ended, without prompt or answer."""
-        running = [
+        running: list[RecentRunning | RecentEnded] = [
             {"id": request, "pool": prompts[0].groups[0][0], **_under_way(prompts[0])}
             for request, (_key, prompts) in islice(reversed(self._running.items()), most)
             if prompts
         ]
         ended_requests = islice(reversed(self._seen.items()), most - len(running))
-        return running + [
-            {"id": request, **_in_short(prompts)} for request, (_key, prompts) in ended_requests if prompts
-        ]
+        running += [{"id": request, **_in_short(prompts)} for request, (_key, prompts) in ended_requests if prompts]
+        return running
 
-    def show(self, request: RequestId, key: KeyId | None) -> dict[str, Any] | None:
+    def show(self, request: RequestId, key: KeyId | None) -> RequestTimeline | None:
         """The timeline without prompt or answer; None if unknown. `key`: its API key; None: of any key."""
         if request in self._running:
             owner, in_flight = self._running[request]
-            prompts = [_under_way(inflight) for inflight in in_flight]
+            prompts: list[RunningPrompt] | list[EndedPrompt] = [_under_way(inflight) for inflight in in_flight]
         elif request in self._seen:
             owner, timelines = self._seen[request]
             prompts = [_shown(one) for one in timelines]
@@ -128,7 +136,7 @@ class Timelines:
         return {"id": request, "prompts": prompts} if key in (None, owner) else None
 
 
-def _under_way(inflight: InFlight) -> dict[str, Any]:
+def _under_way(inflight: InFlight) -> RunningPrompt:
     """A prompt whose request has not ended."""
     return {
         "x_request_id": inflight.job.x_request_id,
@@ -140,7 +148,7 @@ def _under_way(inflight: InFlight) -> dict[str, Any]:
     }
 
 
-def _in_short(prompts: Sequence[Timeline]) -> dict[str, Any]:
+def _in_short(prompts: Sequence[Timeline]) -> InShort:
     """A request that has ended; times as `_shown` has them, of its first prompt."""
     timeline = prompts[0]
     first = timeline.timings[0].first if timeline.timings else 0.0
@@ -157,7 +165,7 @@ def _in_short(prompts: Sequence[Timeline]) -> dict[str, Any]:
     }
 
 
-def _shown(timeline: Timeline) -> dict[str, Any]:
+def _shown(timeline: Timeline) -> EndedPrompt:
     """A prompt that has ended; times in seconds since the request arrived."""
     at = timeline.arrived
     return {
@@ -174,8 +182,8 @@ def _shown(timeline: Timeline) -> dict[str, Any]:
     }
 
 
-def _part(timing: Timing, at: float) -> dict[str, Any]:
-    part: dict[str, Any] = {
+def _part(timing: Timing, at: float) -> WorkerPart:
+    part: WorkerPart = {
         "worker": timing.worker,
         "taken_s": round(timing.taken - at, 6),
         "first_token_s": round(timing.first - at, 6) if timing.first else None,

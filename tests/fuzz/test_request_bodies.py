@@ -8,6 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.anthropic.schemas import CountRequest, MessagesRequest
+from app.api.operations.pool_schemas import LimitChanges
 from app.errors import RequestError
 from app.messages.wire import encode
 from app.openai.responses.schemas import ResponseRequest, Retrieval
@@ -16,7 +17,6 @@ from app.openai.schemas import (
     CompletionRequest,
     Conversation,
     DetokenizeRequest,
-    LimitChanges,
     TokenizeRequest,
 )
 from app.schemas.validation import parse

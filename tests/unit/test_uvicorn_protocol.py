@@ -11,16 +11,8 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
-from app.api.http.uvicorn_protocol import (
-    EXTENSION,
-    MAX_HEAD,
-    MOST_BEHIND,
-    MOST_SMALL,
-    MOST_WAITING,
-    SMALL,
-    DirectProtocol,
-    DirectWriter,
-)
+from app.api.http.direct_writer import EXTENSION, DirectWriter
+from app.api.http.uvicorn_protocol import MAX_HEAD, MOST_BEHIND, MOST_SMALL, MOST_WAITING, SMALL, DirectProtocol
 from tests.plain_connection import PlainConnection
 
 

@@ -7,7 +7,7 @@ import pytest
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from app.api.http.uvicorn_protocol import EXTENSION, DirectWriter
+from app.api.http.direct_writer import EXTENSION, DirectWriter
 from tests.plain_connection import PlainConnection
 
 _MOST = 100_000

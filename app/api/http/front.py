@@ -6,7 +6,7 @@ from typing import Self
 
 from starlette.types import Scope
 
-from app.api.http.uvicorn_protocol import EXTENSION
+from app.api.http.direct_writer import EXTENSION
 from app.settings import Settings
 
 _SCHEMES = {b"http": "http", b"https": "https"}

@@ -10,7 +10,7 @@ from typing import ClassVar, Self
 from starlette.types import Scope, Send
 
 from app.api.http import x_request_id
-from app.api.http.uvicorn_protocol import EXTENSION, DirectWriter
+from app.api.http.direct_writer import EXTENSION, DirectWriter
 from app.errors import XylemError
 from app.running.loops import keep
 from app.telemetry import logger

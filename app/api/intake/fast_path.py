@@ -11,12 +11,12 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from app.api.http import request_trace, x_request_id
+from app.api.http.direct_writer import EXTENSION, DirectWriter
 from app.api.http.error_responses import as_response, log_failure
 from app.api.http.error_shape import is_anthropics
 from app.api.http.front import Front
 from app.api.http.incoming import Share, put, share_of
 from app.api.http.origin import Allowed, Headers, admit, check_body, granted, preflight
-from app.api.http.uvicorn_protocol import EXTENSION, DirectWriter
 from app.api.intake.request_body import collect
 from app.api.state import ApiState
 from app.endpoints import LARGE

@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from app.api.http.direct_writer import DirectWriter
 from app.api.http.error_shape import error_event
 from app.api.http.sse import Sse
-from app.api.http.uvicorn_protocol import DirectWriter
 from app.api.resumable.replay import Replay
 from app.dispatch.answering.generation import Generation
 from app.dispatch.generation_base import GenerationBase

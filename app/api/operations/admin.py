@@ -10,13 +10,13 @@ from fastapi import APIRouter, Depends, Request
 from app.api.intake.request_body import read_short
 from app.api.operations.answer_types import OF_PREFILL, CachesCleared, PoolLimits
 from app.api.operations.audited_route import AuditedRoute
+from app.api.operations.pool_schemas import AliasChanges, AliasTable, LimitChanges
 from app.api.state import ApiState, state_of
 from app.errors import Forbidden, ModelNotFound, RequestError
 from app.ids import PoolId
 from app.intervals import COMMANDS_TTL_S
 from app.messages.commands import ClearCache, Reply, decode_reply
 from app.messages.wire import encode
-from app.openai.schemas import AliasChanges, AliasTable, LimitChanges
 from app.tenants.audit import WHO
 
 _REPLY_S = 10

@@ -6,40 +6,29 @@ each round of placement reads and writes it, together with its own commands.
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
 from operator import attrgetter
 
 from app.dispatch.inflight import ATTEMPTS, InFlight, Line
+from app.dispatch.placing.presence_record import FRESH_S, PresenceRecord
 from app.ids import ApiId, CellId, PoolId, RequestId, TenantId
 from app.keys import Keys
 from app.messages.events import Done
 from app.messages.lease import Lease
-from app.messages.wire import decoder, encode
 from app.pools.schema import Pool
 from app.routing.candidates import ALL, Placement, Room
 from app.routing.fair_line import FairLine
-from app.routing.fair_order import CLASSES, Flow, priority_class
-from app.routing.tenant_service import Account, Charge, Presence, SeatCost, TenantService
+from app.routing.fair_order import Flow, priority_class
+from app.routing.tenant_service import Charge, Presence, SeatCost, TenantService
 from app.running.loops import keep
 from app.store import Command, Wire, clock
-from app.store.scripts import SERVE
-from app.telemetry import logger
 from app.tenants.records import NOBODY
 
-log = logger(__name__)
-
 _TELL_S = 0.25  # how often it is told and heard without rounds
-_FRESH_S = 0.7  # so long a replica's word of what it has counts
 _STALE_S = 1.0  # what was heard longer ago is heard anew before a request is placed
 _YIELD_S = 0.1  # so long a flow waits for those of other replicas, which may be unable to use the room
 _COUNT_S, _COUNT_SHARE = 0.02, 0.02  # requests are counted not more often, and for no more of the time
 _PATIENCE_S = 0.3  # so long a request waits until others step aside for it
 _STEPS = 3  # so often a request steps aside
-_FORGET_S = 120.0  # accounts that were not used for so long
-_LIFE_MS = 600_000
-_MOST_ODD = 100
-
-_decode_presences = decoder(list[Presence])
 
 
 class TenantShares:
@@ -58,14 +47,13 @@ class TenantShares:
         """`in_flight`: the awaited requests, of all cells. `step_aside` has one give up its seat, and go on later."""
         self._wire, self._keys, self._in_flight, self._cell = wire, keys, in_flight, cell
         self._models = {name: pool.model for name, pool in pools.items()}
-        self._field = f"a{api}"
+        self._presences = PresenceRecord(api)
         self._services: dict[str, TenantService] = {}  # of models that were asked for
         self._heard: dict[str, float] = {}  # monotonic, here and below
         self._used: dict[str, float] = {}
         self._told = 0  # how often changes were taken, to tell them
         self._yielded: dict[tuple[str, Flow], float] = {}  # since when it yields
         self._count_again = 0.0
-        self._odd: set[bytes] = set()  # fields that were not understood, and logged
         self._give_up_seat = step_aside
 
     @property
@@ -206,36 +194,11 @@ class TenantShares:
         return here and simple and f.job.attempt % ATTEMPTS < _STEPS
 
     def _is_used(self, model: str) -> bool:
-        return bool(self._services[model].own) or time.monotonic() - self._used.get(model, 0.0) < _FRESH_S
+        return bool(self._services[model].own) or time.monotonic() - self._used.get(model, 0.0) < FRESH_S
 
     def _telling(self, model: str) -> Command:
-        service = self._of_model(model)
         self._told += 1
-        present = encode([p for p in service.own.values() if p.running or p.waiting])
-        now = clock.now()
-        changes = [
-            (
-                f"t{flow.priority_class}{flow.tenant}",
-                "" if c.floor == -float("inf") else repr(c.floor),
-                repr(c.delta),
-                repr(c.weight),
-            )
-            for flow, c in service.taken_changes().items()
-        ]
-        message = f"{now:.3f} ".encode() + present
-        virtual = [repr(time_) for time_ in service.virtual]
-        return (
-            "EVAL",
-            SERVE,
-            1,
-            self._keys.service(model),
-            _LIFE_MS,
-            f"{now:.3f}",
-            self._field,
-            message,
-            *virtual,
-            *chain.from_iterable(changes),
-        )
+        return self._presences.telling(self._keys.service(model), self._of_model(model))
 
     async def hear(self, models: Sequence[str], *, forget: bool = False) -> None:
         """Reads what all replicas have told. `forget`: also removes what nobody needs any more. Raises: StoreDown."""
@@ -248,43 +211,10 @@ class TenantShares:
         old: list[Command] = []
         for model, reply in zip(models, replies, strict=True):
             self._heard[model] = time.monotonic()
-            old_fields = self._take(self._of_model(model), dict(zip(reply[::2], reply[1::2], strict=True)))
+            old_fields = self._presences.take(self._of_model(model), dict(zip(reply[::2], reply[1::2], strict=True)))
             if forget and old_fields:
                 old.append(("HDEL", self._keys.service(model), *old_fields))
         await self._wire.execute(old)
-
-    def _take(self, service: TenantService, fields: Mapping[bytes, bytes]) -> list[bytes]:
-        """Returns the fields that nobody needs any more."""
-        now, virtual = clock.now(), [0.0] * CLASSES
-        accounts: dict[Flow, Account] = {}
-        others: list[Presence] = []
-        old_fields: list[bytes] = []
-        for field, value in fields.items():
-            try:
-                name = field.decode()
-                if name[:1] == "v":
-                    virtual[int(name[1])] = float(value)
-                elif name[:1] == "t":
-                    account = Account(*map(float, value.split()[:3]))
-                    if now - account.seen > _FORGET_S:
-                        old_fields.append(field)
-                    else:
-                        accounts[Flow(int(name[1]), TenantId(name[2:]))] = account
-                elif name != self._field:
-                    at, _, payload = value.partition(b" ")
-                    if now - float(at) < _FRESH_S:
-                        others += _decode_presences(payload)
-                    elif now - float(at) > _FORGET_S:
-                        old_fields.append(field)
-            except (ValueError, TypeError, LookupError) as exc:  # of another version, perhaps: all else counts
-                self._not_understood(field, exc)
-        service.hear(virtual, accounts, others, now)
-        return old_fields
-
-    def _not_understood(self, field: bytes, exc: Exception) -> None:
-        if field not in self._odd and len(self._odd) < _MOST_ODD:  # it is read four times a second
-            self._odd.add(field)
-            log.error("service_not_understood", field=repr(field[:100]), error=type(exc).__name__)
 
     def _yields(self, model: str, flow: Flow) -> bool:
         service = self._of_model(model)

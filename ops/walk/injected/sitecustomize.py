@@ -14,7 +14,8 @@ from types import CodeType, FrameType
 from typing import Any
 
 _MARK = os.environ.get("XYLEM_WALK_MARK", "").encode()
-_REDIS, _HTTP = "app/store/connection.py", "app/api/http/uvicorn_protocol.py"
+_REDIS = "app/store/connection.py"
+_HTTP = "app/api/http/direct_writer.py", "app/api/http/uvicorn_protocol.py"  # the latter in older commits
 _UVICORN = "uvicorn/protocols/http/httptools_impl.py"
 
 

@@ -188,7 +188,7 @@ class Refused:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # `Annotated` takes what is equal for the same, as 1 and True would be
 class _OneOf:
     """The values that a field takes, of whatever types. `typing.Literal` has no lists, objects or fractions."""
 

@@ -14,7 +14,7 @@ from app.errors import RequestError
 from app.messages.job import Sampling
 from app.openai.responses.schemas import ResponseRequest
 from app.openai.schemas import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
-from app.schemas.neutral import NEUTRAL, NEUTRAL_OF_MESSAGES, NEUTRAL_OF_TOKENIZE
+from app.schemas.neutral import NEUTRAL, NEUTRAL_OF_MESSAGES, NEUTRAL_OF_TOKENIZE, neutral
 from app.schemas.validation import parse
 
 BASE: dict[type, dict[str, Any]] = {
@@ -456,6 +456,12 @@ def test_what_changes_nothing_is_taken_and_all_else_refused_by_name(
         if value not in values:
             exc = refusal(schema, {name: value})
             assert (exc.message, exc.param) == (f"'{name}' is not supported by this server.", name), value
+
+
+def test_a_neutral_value_is_of_its_own_type_whatever_other_tables_have() -> None:
+    for values in ((1,), (True,), (1.0,), (True,), (1,)):
+        field = neutral({"beside": values})(DetokenizeRequest).model_json_schema()["properties"]["beside"]
+        assert json.dumps(field["enum"]) == json.dumps([None, *values])
 
 
 @pytest.mark.parametrize("value", [{"type": "text", "json_schema": None}, {"json_schema": None, "type": "text"}])

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 _MODELS = Path(__file__).parent.parent / ".xylem/models"
+_WORDS = Path(__file__).parent.parent / "app/engines/mock/model"
 _TEXT = {
     "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2,
     "num_key_value_heads": 1, "head_dim": 32, "max_position_embeddings": 4096, "tie_word_embeddings": True,
@@ -39,12 +40,13 @@ Size = Literal["tiny", "large", "eyes"]
 
 
 def random_vlm(kind: Kind, *, weights: bool = True, size: Size = "tiny") -> Path:
-    """Made beside the other models, if it isn't there yet. Without `weights`, for the mock: the files about it only.
+    """Made beside the other models, if it isn't there yet. Without `weights`, for the mock: the files about it only,
+    and the mock's own few words, which a process reads in a hundredth of the time.
 
     Idefics3 has further sizes. `large`: 540 MB, and a square picture has 1,088 picture tokens. `eyes`: 260 MB, and a
     picture of 224 x 224 has 16 picture tokens, for which it computes as long as for many steps of an answer.
     """
-    path = _MODELS / f"random-{kind}{'' if size == 'tiny' else f'-{size}'}{'' if weights else '-files'}"
+    path = _MODELS / f"random-{kind}{'' if size == 'tiny' else f'-{size}'}{'' if weights else '-mock'}"
     if not path.exists():
         folder = Path(tempfile.mkdtemp(dir=_MODELS))
         _write(kind, folder, weights=weights, size=size)
@@ -59,7 +61,7 @@ def _write(kind: Kind, made: Path, *, weights: bool, size: Size) -> None:
     import torch
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(_MODELS / "SmolLM2-135M-Instruct")
+    tokenizer = AutoTokenizer.from_pretrained(_MODELS / "SmolLM2-135M-Instruct" if weights else _WORDS)
     special_tokens = {"idefics3": _IDEFICS, "qwen2_vl": _QWEN, "qwen2_audio": _AUDIO}[kind]
     marker = {
         "idefics3": "<image>",

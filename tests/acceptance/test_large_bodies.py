@@ -1,6 +1,7 @@
 """The largest bodies that each endpoint takes, and the worst: nobody else's stream waits for them.
 
-What is asserted is the CPU time of the event loop's thread, at a stretch: the machine may do other things.
+What is asserted is the CPU time of the event loop's thread, at a stretch, by a yardstick that is timed beside it
+(`tests/metered.py`): the machine may do other things.
 """
 
 import asyncio
@@ -18,9 +19,6 @@ from tests.kserve import asked, grpc_client
 from tests.prompt_embeds import encoded, file, rows
 from tests.stack import PYTHON, Stack, free_port, mock_pool, stack, wait_until
 from tests.worst_requests import FORM, MAX_BODY, bodies, bound_of, filled
-
-# A core that other processes share does less in the same time.
-pytestmark = pytest.mark.alone
 
 POOL, EMBED, CONTEXT = "decode-pool-a", "embed-pool", 131_072
 MOST_MS = 50.0

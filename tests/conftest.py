@@ -40,6 +40,8 @@ REAL_ENGINE = tuple(
     )
 )  # fmt: skip
 OTHER_ENGINES = ("mock", "trtllm")
+# Files that take minutes, most of which they wait: whoever begins one last ends last.
+LONG = tuple(f"tests/acceptance/test_{name}" for name in ("benchmarks", "planner", "upgrade"))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -59,7 +61,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(ring(item))
         if loads_engine(item):
             item.add_marker("real_engine")
-    items.sort(key=lambda item: (not item.nodeid.startswith(REAL_ENGINE), RINGS.index(ring(item))))
+    items.sort(key=order)
+
+
+def order(item: pytest.Item) -> tuple[bool, bool, int]:
+    """Sorts real engines before long files, and both before the rest, ring by ring."""
+    return not item.nodeid.startswith(REAL_ENGINE), not item.nodeid.startswith(LONG), RINGS.index(ring(item))
 
 
 def loads_engine(item: pytest.Item) -> bool:

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 import orjson
 from msgspec import Struct
+from typing_extensions import TypedDict
 
 from app.errors import StoreDown
 from app.keys import Keys
@@ -19,6 +20,18 @@ MOST_ENTRIES = 100_000
 _MOST_BYTES = 4096  # of an entry's detail
 _SECRET = ("key", "token", "secret", "password", "authorization", "init", "update")  # of fields
 _HIDDEN = "…"
+
+
+class AuditEntry(TypedDict, closed=True):
+    """An entry as it is shown."""
+
+    id: str
+    when: float  # seconds since the epoch
+    who: str
+    action: str
+    target: str
+    detail: dict[str, Any]
+    outcome: str  # "ok", or the error's code
 
 
 class Entry(Struct, frozen=True, array_like=True):
@@ -89,12 +102,12 @@ def read_command(keys: Keys, after: str, limit: int, *, newest_first: bool = Fal
     return ("XREVRANGE", keys.audit(), end, "-", "COUNT", limit)
 
 
-def shown(replies: list[tuple[bytes, Any]]) -> list[dict[str, Any]]:
+def shown(replies: list[tuple[bytes, Any]]) -> list[AuditEntry]:
     """Entries in a read's reply."""
     return [_shown(id_, fields[b"b"] if isinstance(fields, Mapping) else fields[1]) for id_, fields in replies]
 
 
-def _shown(id_: bytes, record: bytes) -> dict[str, Any]:
+def _shown(id_: bytes, record: bytes) -> AuditEntry:
     audit_entry = decode_entry(record)
     return {
         "id": id_.decode(),

@@ -6,8 +6,10 @@ The OpenAPI document has them, too.
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, create_model
+from typing_extensions import TypedDict
 
 from app.schemas.body import Body
+from app.tenants.audit import AuditEntry
 from app.tenants.limit_table import ROWS, Kind
 from app.tenants.records import DEFAULT
 from app.tenants.wanted import KeyName, ModelName, Sha256, WantedLimits, WantedPrice, WantedTenant
@@ -76,27 +78,17 @@ class MadeKey(KeyCard):
     key: str = ""  # itself, this once; absent if it came as a SHA-256
 
 
-class PriceCard(Shape):
+class PriceCard(TypedDict, closed=True):
     input: float
     cached_input: float | None
     output: float
     image: float
 
 
-class PriceTable(Shape):
+class PriceTable(TypedDict, closed=True):
     prices: dict[str, PriceCard]
 
 
-class AuditEntry(Shape):
-    id: str
-    when: float  # seconds since the epoch
-    who: str
-    action: str
-    target: str
-    detail: dict[str, Any]
-    outcome: str  # "ok", or the error's code
-
-
-class AuditLog(Shape):
+class AuditLog(TypedDict, closed=True):
     data: list[AuditEntry]
     has_more: bool

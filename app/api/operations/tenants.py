@@ -20,7 +20,7 @@ from app.schemas.validation import parse
 from app.store import clock
 from app.tenants import audit
 from app.tenants.api_keys import check_name, check_tenant, check_tenant_name, digest_of, new_key, new_token, with_limits
-from app.tenants.records import DEFAULT, ApiKey, Tenant
+from app.tenants.records import DEFAULT, ApiKey, Price, Tenant
 from app.tenants.registry import Registry, drop_key, drop_price, drop_tenant, put_key, put_price, put_tenant
 from app.tenants.wanted import WantedLimits, WantedTenant, shown, shown_tenant
 
@@ -79,8 +79,8 @@ async def change_tenant(request: Request, state: Admin, tenant: str) -> dict[str
     return _tenant(await change(state, now, [put_tenant(new_tenant)]), new_tenant)
 
 
-@router.delete("/tenants/{tenant}", response_model=Removed)
-async def remove_tenant(state: Admin, tenant: str) -> dict[str, Any]:
+@router.delete("/tenants/{tenant}")
+async def remove_tenant(state: Admin, tenant: str) -> Removed:
     """Removes a team that has no keys any more."""
     now = await registry(state)
     if TenantId(tenant) not in now.tenants:
@@ -138,22 +138,22 @@ async def change_key(request: Request, state: Admin, key: str) -> dict[str, Any]
     return _key(api_key)
 
 
-@router.delete("/keys/{key:path}", response_model=Removed)
-async def revoke_key(state: Admin, key: str) -> dict[str, Any]:
+@router.delete("/keys/{key:path}")
+async def revoke_key(state: Admin, key: str) -> Removed:
     """Makes a key invalid within two seconds. Its running requests are finished."""
     now = await registry(state)
     await change(state, now, drop_key(_known(now, key)))
     return {"name": key, "removed": True}
 
 
-@router.get("/prices", response_model=shapes.PriceTable)
-async def show_prices(state: Admin) -> dict[str, Any]:
+@router.get("/prices")
+async def show_prices(state: Admin) -> shapes.PriceTable:
     """Shows what models cost, in money of any kind."""
     return _prices(await registry(state))
 
 
-@router.patch("/prices", response_model=shapes.PriceTable, openapi_extra=shapes.PriceChanges.openapi())
-async def change_prices(request: Request, state: Admin) -> dict[str, Any]:
+@router.patch("/prices", openapi_extra=shapes.PriceChanges.openapi())
+async def change_prices(request: Request, state: Admin) -> shapes.PriceTable:
     """Sets the prices of models. Null removes one; a model that isn't given keeps its price."""
     body, now = await read_short(request, shapes.PriceChanges), await registry(state)
     changes = [
@@ -162,8 +162,8 @@ async def change_prices(request: Request, state: Admin) -> dict[str, Any]:
     return _prices(await change(state, now, changes))
 
 
-@router.get("/audit", response_model=shapes.AuditLog, openapi_extra=AuditQuery.openapi())
-async def show_audit(request: Request, state: Admin) -> dict[str, Any]:
+@router.get("/audit", openapi_extra=AuditQuery.openapi())
+async def show_audit(request: Request, state: Admin) -> shapes.AuditLog:
     """Shows who has changed what: entries after the one with the id `after`, the oldest first.
 
     `order=desc`: those before it.
@@ -190,5 +190,9 @@ def _key(key: ApiKey) -> dict[str, Any]:
     return {"name": key.name, "id": key.owner, "tenant": key.tenant, "created": key.created, **shown(key.limits)}
 
 
-def _prices(now: Registry) -> dict[str, Any]:
-    return {"prices": {model: structs.asdict(price) for model, price in sorted(now.prices.items())}}
+def _prices(now: Registry) -> shapes.PriceTable:
+    return {"prices": {model: _price(price) for model, price in sorted(now.prices.items())}}
+
+
+def _price(price: Price) -> shapes.PriceCard:
+    return {"input": price.input, "cached_input": price.cached_input, "output": price.output, "image": price.image}

@@ -17,7 +17,8 @@ from app.ids import KeyId, TenantId, new_key_id
 from app.keys import Keys
 from app.messages.wire import encode
 from app.tenants.records import ApiKey, Tenant
-from tests.stack import Stack, mock_pool, stack, wait_until
+from tests.serving import serving
+from tests.stack import Stack, mock_pool, wait_until
 
 POOL, VIDEOS, IMAGES = "decode-pool-a", "video-pool", "image-pool"
 ADMIN = {"authorization": "Bearer sesame"}
@@ -45,17 +46,9 @@ def keyed(redis_url: str, path: Path, batches: bool = True, **env: str) -> Itera
         "XYLEM_FILES": str(path / "files"), "XYLEM_MEDIA_STORE": str(path / "media"), "XYLEM_STREAM_TTL_S": "3",
     }  # fmt: skip
     (path / "stack").mkdir()
-    with stack(redis_url, path / "stack", pools, **own, **env) as s:
-        s.api()
-        for pool in pools:
-            s.worker(pool, pool)
-        if batches:
-            s.worker("batch", "batch")
-        for pool in pools.values():
-            s.wait_ready(model=pool["model"])
+    workers = {name: name for name in (*pools, *(["batch"] if batches else []))}
+    with serving(redis_url, path / "stack", pools, workers, **own, **env) as s:
         yield s
-        for name in ("api", *pools):
-            assert "Traceback" not in s.log(name)
 
 
 def keep_tenant(s: Stack, tenant: Tenant) -> None:

@@ -1,10 +1,9 @@
 """A diffusion language model, 40 MB of random weights: it answers nonsense, always the same, four tokens at once."""
 
 import json
-import os
-import shutil
-import tempfile
 from pathlib import Path
+
+from app.demo_models.model_folder import prepare
 
 _MODELS = Path(__file__).parent.parent / ".xylem/models"
 BLOCK = 4  # tokens, and the mask's id: both are SGLang's, by the architecture's name
@@ -16,13 +15,7 @@ _WIDTH, _INNER, _LAYERS, _HEADS, _KV_HEADS, _HEAD = 64, 128, 2, 2, 1, 32
 def random_dllm() -> Path:
     """Made beside the other models, if it isn't there yet."""
     path = _MODELS / "random-sdar"
-    if not path.exists():
-        folder = Path(tempfile.mkdtemp(dir=_MODELS))
-        _write(folder)
-        try:
-            os.rename(folder, path)  # noqa: PTH104 (fails where another process was faster)
-        except OSError:
-            shutil.rmtree(folder)
+    prepare(path, _write)
     return path
 
 

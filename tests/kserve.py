@@ -8,7 +8,8 @@ from typing import Any
 import grpc
 
 from app.api.kserve.protocol import MESSAGES, SERVICE
-from tests.stack import Stack, free_port, mock_pool, stack
+from tests.serving import serving
+from tests.stack import Stack, free_port, mock_pool
 
 POOL, EMBED = "decode-pool-a", "embed-pool"
 DIMENSIONS = 384
@@ -18,15 +19,9 @@ DIMENSIONS = 384
 def kserve(valkey_url: str, path: Path, **env: str) -> Iterator[Stack]:
     """One API replica with a port for gRPC, a worker that generates and one that embeds."""
     embed = mock_pool(model="embedder") | {"task": "embed"}
-    ports = {"XYLEM_DEPLOYMENT": path.name, "XYLEM_GRPC_PORT": str(free_port())}
-    with stack(valkey_url, path, {POOL: mock_pool(), EMBED: embed}, **ports, **env) as s:
-        s.api()
-        s.worker(POOL)
-        s.worker(EMBED, name="embedder")
-        s.wait_ready()
-        s.wait_ready(model="embedder")
+    port = str(free_port())
+    with serving(valkey_url, path, {POOL: mock_pool(), EMBED: embed}, XYLEM_GRPC_PORT=port, **env) as s:
         yield s
-        assert "Traceback" not in s.log("api")
 
 
 @asynccontextmanager

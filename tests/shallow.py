@@ -1,10 +1,11 @@
 """The real model's first layers only: nonsense, but always the same, and computed in a seventh of the time."""
 
 import json
-import os
 import shutil
-import tempfile
+from functools import partial
 from pathlib import Path
+
+from app.demo_models.model_folder import prepare
 
 _MODELS = Path(__file__).parent.parent / ".xylem/models"
 LAYERS = 4
@@ -15,13 +16,7 @@ _CALM = 20  # so that no class is certain
 def shallow_model(deep: Path = _MODELS / "SmolLM2-135M-Instruct") -> Path:
     """Made beside the real one, if it isn't there yet."""
     path = deep.with_name(f"{deep.name}-{LAYERS}-layers")
-    if not path.exists():
-        folder = Path(tempfile.mkdtemp(dir=deep.parent))
-        _write(deep, folder)
-        try:
-            os.rename(folder, path)  # noqa: PTH104 (fails where another process was faster)
-        except OSError:
-            shutil.rmtree(folder)
+    prepare(path, partial(_write, deep))
     return path
 
 

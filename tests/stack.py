@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import cycle, islice
@@ -32,7 +32,6 @@ from tests.forks import Forked, run
 ROOT = Path(__file__).parent.parent
 PYTHON = sys.executable
 BIN = Path(PYTHON).parent
-
 
 # Below those that the system gives to a process that asks for any, and vLLM takes.
 _PORTS = range(10_000, 30_000)
@@ -129,6 +128,7 @@ class Stack:
     port: int = field(default_factory=free_port)
     procs: list["subprocess.Popen[bytes]"] = field(default_factory=list)
     names: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+    workers: dict[str, str] = field(default_factory=dict)  # the pools of those that shall live, by name
     forks: bool = True  # by `tests/forks.py`
     root: Path = ROOT  # the tree whose code runs
 
@@ -183,6 +183,9 @@ class Stack:
         self.names[name] = proc
         return proc
 
+    def runs(self, name: str) -> bool:
+        return name in self.names and self.names[name].poll() is None
+
     def log(self, name: str) -> str:
         return (self.directory / f"{name}.log").read_text()
 
@@ -228,11 +231,8 @@ class Stack:
 
 @contextmanager
 def stack(redis_url: str, directory: Path, pools: dict[str, dict[str, Any]], **env: str) -> Iterator[Stack]:
-    s = Stack(redis_url, directory, pools, env)
-    try:
+    with closing(Stack(redis_url, directory, pools, env)) as s:
         yield s
-    finally:
-        s.close()
 
 
 def leases(s: Stack, of: str | None = None) -> list[Lease]:

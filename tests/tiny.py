@@ -1,11 +1,11 @@
 """A tiny model whose four heads two devices can share: SmolLM2 has nine. Random weights, always the same."""
 
 import json
-import os
 import shutil
-import tempfile
+from functools import partial
 from pathlib import Path
 
+from app.demo_models.model_folder import prepare
 from tests.shallow import shallow_model
 
 
@@ -13,13 +13,7 @@ def tiny_model() -> Path:
     """Made beside the shallow one, with its tokenizer, if it isn't there yet."""
     source = shallow_model()
     path = source.with_name("tiny-4-heads")
-    if not path.exists():
-        folder = Path(tempfile.mkdtemp(dir=source.parent))
-        _write(source, folder)
-        try:
-            os.rename(folder, path)  # noqa: PTH104 (fails where another process was faster)
-        except OSError:
-            shutil.rmtree(folder)
+    prepare(path, partial(_write, source))
     return path
 
 

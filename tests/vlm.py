@@ -1,12 +1,11 @@
 """Models with eyes or ears, a few MB of random weights: they answer nonsense, always the same, and tell media apart."""
 
 import json
-import os
-import shutil
-import tempfile
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
+
+from app.demo_models.model_folder import prepare
 
 _MODELS = Path(__file__).parent.parent / ".xylem/models"
 _WORDS = Path(__file__).parent.parent / "app/engines/mock/model"
@@ -47,13 +46,7 @@ def random_vlm(kind: Kind, *, weights: bool = True, size: Size = "tiny") -> Path
     picture of 224 x 224 has 16 picture tokens, for which it computes as long as for many steps of an answer.
     """
     path = _MODELS / f"random-{kind}{'' if size == 'tiny' else f'-{size}'}{'' if weights else '-mock'}"
-    if not path.exists():
-        folder = Path(tempfile.mkdtemp(dir=_MODELS))
-        _write(kind, folder, weights=weights, size=size)
-        try:
-            os.rename(folder, path)  # noqa: PTH104 (fails where another process was faster)
-        except OSError:
-            shutil.rmtree(folder)
+    prepare(path, partial(_write, kind, weights=weights, size=size))
     return path
 
 

@@ -20,25 +20,17 @@ from app.api.kserve.protocol import SERVICE
 from app.endpoints import COSTS, LARGE
 from tests.kserve import asked as tensors
 from tests.kserve import grpc_client
-from tests.stack import Stack, connects, free_port, stack, wait_until
+from tests.serving import served_by
+from tests.stack import Stack, free_port, wait_until
 from tests.worst_requests import ADMIN, DEAR, FORM, bound_of, dear, path_of, pools, used_up, worst
 
 LOOPBACK = "127.0.0.1"
 
 
-@pytest.fixture(scope="module")
-def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    folder = tmp_path_factory.mktemp("admission")
-    env = {
-        "XYLEM_DEPLOYMENT": "admission", "XYLEM_REQUIRE_KEYS": "true", "XYLEM_ADMIN_KEY": "sesame",
-        "XYLEM_GRPC_PORT": str(free_port()), "XYLEM_HEAD_S": "3", "XYLEM_BODY_S": "4",
-        "XYLEM_INCOMING_BYTES": str(2**28),
-    }  # fmt: skip
-    with stack(valkey_url, folder, pools(folder), **env) as s:
-        s.api()
-        wait_until(lambda: connects(s.port), "the API", timeout_s=60)
-        yield s
-        assert "Traceback" not in s.log("api")
+served = served_by(
+    pools, {}, XYLEM_REQUIRE_KEYS="true", XYLEM_ADMIN_KEY="sesame", XYLEM_GRPC_PORT=str(free_port()),
+    XYLEM_HEAD_S="3", XYLEM_BODY_S="4", XYLEM_INCOMING_BYTES=str(2**28),
+)  # fmt: skip
 
 
 @pytest.fixture

@@ -1,38 +1,24 @@
 """Aliases over HTTP: a fallback model, shares of the requests, and changes at run time."""
 
-from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
 
 import httpx
 import openai
 import pytest
-import yaml
 
-from tests.stack import Stack, mock_pool, stack, wait_until
+from tests.serving import served_by
+from tests.stack import Stack, mock_pool, wait_until
 
 ALIASES = {"chat": {"primary": "big", "fallback": "small"}}
 # One request at a time, and nobody waits.
 BIG = mock_pool(model="big", max_running=1, step_ms=50.0) | {"busy": {"max_queued": 0, "max_held": 0}}
 
 
-@pytest.fixture(scope="module")
-def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    pools = {"pool-big": BIG, "pool-small": mock_pool(model="small"), "pool-new": mock_pool(model="new")}
-    env = {"XYLEM_DEPLOYMENT": "aliases", "XYLEM_ADMIN_KEY": "admin"}
-    with stack(valkey_url, tmp_path_factory.mktemp("aliases"), pools, **env) as s:
-        s.pools_file.write_text(yaml.safe_dump({"pools": pools, "aliases": ALIASES}))
-        s.api()
-        s.worker("pool-small", "small")
-        s.worker("pool-new", "new")
-        s.wait_ready(model="small")
-        s.wait_ready(model="new")
-        yield s
-
-
-@pytest.fixture(scope="module")
-def client(served: Stack) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0)
+served = served_by(
+    {"pool-big": BIG, "pool-small": mock_pool(model="small"), "pool-new": mock_pool(model="new")},
+    {"small": "pool-small", "new": "pool-new"}, more={"aliases": ALIASES}, XYLEM_ADMIN_KEY="admin",
+)  # fmt: skip
 
 
 def asked(client: openai.OpenAI, model: str = "chat", text: str = "Hello", **options: Any) -> str:

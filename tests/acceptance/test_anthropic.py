@@ -13,7 +13,8 @@ from anthropic import Anthropic
 from anthropic.types import Message
 from anthropic.types.messages import MessageBatch
 
-from tests.stack import Stack, free_port, mock_pool, stack, wait_until
+from tests.serving import replica_of, served_by
+from tests.stack import Stack, mock_pool, wait_until
 
 MODEL = "claude-sonnet-4-mock"
 TOOL: dict[str, Any] = {
@@ -42,21 +43,11 @@ TEMPLATE = """{%- if reasoning_effort in ("low", "high") %}{{ reasoning_effort }
 """
 
 
-@pytest.fixture(scope="module")
-def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    path = tmp_path_factory.mktemp("anthropic")
-    template = path / "template.jinja"
-    template.write_text(TEMPLATE)
-    own = {"chat_template": str(template)}
-    args: dict[str, Any] = {"step_ms": 2.0, "answer_tokens": 16, "max_model_len": 2**17, "total_blocks": 2**15}
-    pools = {"a": mock_pool(script=PLAYS, model=MODEL, **args) | own, "b": mock_pool(model="nobody")}
-    with stack(valkey_url, path, pools, XYLEM_DEPLOYMENT=path.name, XYLEM_PATIENCE_S="0.1") as s:
-        s.api()
-        s.worker("a")
-        s.worker("batch", "batch")
-        s.wait_ready(model=MODEL)
-        yield s
-        assert "Traceback" not in s.log("api")
+ARGS: dict[str, Any] = {"step_ms": 2.0, "answer_tokens": 16, "max_model_len": 2**17, "total_blocks": 2**15}
+MINE = mock_pool(script=PLAYS, model=MODEL, **ARGS) | {"chat_template": TEMPLATE}
+served = served_by(
+    {"a": MINE, "b": mock_pool(model="nobody")}, {"worker": "a", "batch": "batch"}, XYLEM_PATIENCE_S="0.1"
+)
 
 
 @pytest.fixture
@@ -197,10 +188,7 @@ def test_an_error_has_anthropics_shape(client: Anthropic, fields: dict[str, Any]
 
 
 def test_without_a_key_of_the_deployment_nobody_is_let_in(served: Stack) -> None:
-    port = free_port()
-    served.api("locked", port, XYLEM_REQUIRE_KEYS="true")
-    url = f"http://127.0.0.1:{port}"
-    wait_until(lambda: served.ready(url), "the replica listens")
+    url = replica_of(served, "locked", XYLEM_REQUIRE_KEYS="true")
     with Anthropic(base_url=url, api_key="wrong", max_retries=0) as c:
         with pytest.raises(anthropic.AuthenticationError) as exc_info:
             c.messages.create(**asked("?"))

@@ -3,34 +3,20 @@
 import asyncio
 import statistics
 import time
-from collections.abc import Iterator
 from typing import Any
 
-import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
-from tests.stack import Stack, leases, metric, mock_pool, stack, wait_until
+from tests.background import until
+from tests.serving import refused, served_by
+from tests.stack import Stack, leases, metric, mock_pool, wait_until
 
 POOL = "decode-pool-a"
 ANSWER = 150
 
 
-@pytest.fixture(scope="module")
-def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    pools = {POOL: mock_pool(max_running=16, max_model_len=4096, step_ms=10.0, step_ms_per_sequence=0.5)}
-    with stack(valkey_url, tmp_path_factory.mktemp("aside"), pools, XYLEM_DEPLOYMENT="aside") as s:
-        s.api()
-        s.worker()
-        s.wait_ready()
-        yield s
-        assert "Traceback" not in s.log("api") + s.log("worker")
-
-
-@pytest.fixture(scope="module")
-def client(served: Stack) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as c:
-        yield c
+served = served_by({POOL: mock_pool(max_running=16, max_model_len=4096, step_ms=10.0, step_ms_per_sequence=0.5)})
 
 
 @pytest.mark.parametrize(
@@ -59,9 +45,8 @@ def test_another_tier_is_refused_by_name(client: OpenAI) -> None:
         lambda: client.completions.create(model="mock", prompt="x", extra_body={"service_tier": "scale"}),
         lambda: client.responses.create(model="mock", input="x", service_tier="priority"),
     ):
-        with pytest.raises(openai.BadRequestError) as exc_info:
+        with refused("service_tier"):
             ask()
-        assert exc_info.value.param == "service_tier"
 
 
 async def _ask(client: AsyncOpenAI, number: int, tier: Any, tokens: int = ANSWER) -> tuple[str, float, list[float]]:
@@ -104,9 +89,7 @@ def test_online_requests_are_hardly_slower_on_a_worker_full_of_flex_requests(ser
             reference_texts = [(await _ask(client, number, "default"))[0] for number in range(3)]
             idle = await _measured(client, range(100, 108))
             flex = [asyncio.create_task(_ask(client, number, "flex")) for number in range(60)]
-            async with asyncio.timeout(10):
-                while leases(served, POOL)[0].load.aside < 14:
-                    await asyncio.sleep(0.1)
+            await until(lambda: leases(served, POOL)[0].load.aside >= 14)
             load_times = await _measured(client, range(200, 208))
             assert not all(task.done() for task in flex), "they were there all the time"
             answers = [(await task)[0] for task in flex]

@@ -13,6 +13,7 @@ from openai import OpenAI
 from redis import Redis
 
 from app.ids import BATCH_QUEUE
+from tests.serving import client_of
 from tests.stack import Stack, mock_pool, stack, valkey, wait_until
 
 LINES = 150
@@ -31,7 +32,7 @@ def started(s: Stack) -> OpenAI:
     s.worker()
     s.worker(BATCH_QUEUE, "batch")
     s.wait_ready(1, timeout_s=120)
-    return OpenAI(base_url=f"{s.url}/v1", api_key="none", max_retries=0, timeout=60)
+    return client_of(s.url)
 
 
 def resumed(s: Stack, answer: str) -> str:

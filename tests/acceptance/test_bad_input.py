@@ -11,6 +11,7 @@ import httpx
 import openai
 import pytest
 
+from tests.serving import client_of, served_by, serving
 from tests.stack import BIN, Stack, free_port, mock_pool, stack, wait_until
 
 POOL, IDLE_POOL = "decode-pool-a", "decode-pool-b"
@@ -25,29 +26,11 @@ HELLO: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """One worker of the model `mock`; the model `idle` has none."""
-    pools = {POOL: mock_pool(max_model_len=CONTEXT), IDLE_POOL: mock_pool(model="idle")}
-    env = {"XYLEM_DEPLOYMENT": "bad-input", "XYLEM_MAX_BODY": str(MAX_BODY)}
-    with stack(valkey_url, tmp_path_factory.mktemp("bad-input"), pools, **env) as s:
-        s.api()
-        s.worker()
-        s.wait_ready()
-        yield s
-        assert "Traceback" not in s.log("api")
-
-
-@pytest.fixture(scope="module")
-def http(served: Stack) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=served.url, timeout=20) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def client(served: Stack) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=20) as client:
-        yield client
+# One worker of the model `mock`; the model `idle` has none.
+served = served_by(
+    {POOL: mock_pool(max_model_len=CONTEXT), IDLE_POOL: mock_pool(model="idle")}, {"worker": POOL},
+    XYLEM_MAX_BODY=str(MAX_BODY),
+)  # fmt: skip
 
 
 def refusal(response: httpx.Response, status: int) -> dict[str, Any]:
@@ -353,9 +336,7 @@ def test_after_all_these_refusals_the_server_serves_and_holds_nothing(http: http
 @pytest.fixture(scope="module")
 def without_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     url = f"redis://127.0.0.1:{free_port()}/0"
-    with stack(url, tmp_path_factory.mktemp("without-redis"), {POOL: mock_pool()}) as s:
-        s.api()
-        wait_until(s.ready, "the API listens")
+    with serving(url, tmp_path_factory.mktemp("without-redis"), {POOL: mock_pool()}, {}) as s:
         yield s
 
 
@@ -385,12 +366,9 @@ def test_a_saturated_model_is_429_with_retry_after_until_there_is_room(valkey_ur
     pools = {POOL: mock_pool(max_running=1, step_ms=20.0) | {"busy": {"max_held": 0}}}
     env = {"XYLEM_DEPLOYMENT": "saturated", "XYLEM_MAX_QUEUED": "0", "XYLEM_RETRY_AFTER_S": "7"}
     with (
-        stack(valkey_url, tmp_path, pools, **env) as s,
-        openai.OpenAI(base_url=f"{s.url}/v1", api_key="none", max_retries=0, timeout=20) as client,
+        serving(valkey_url, tmp_path, pools, {"worker": POOL}, **env) as s,
+        client_of(s.url) as client,
     ):
-        s.api()
-        s.worker()
-        s.wait_ready()
         long = client.completions.create(
             model="mock", prompt="hello", max_tokens=4000, stream=True, extra_body={"ignore_eos": True}
         )

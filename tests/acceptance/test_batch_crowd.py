@@ -1,6 +1,5 @@
 """More seats than batch workers can serve, and engines that never answer: batches are begun and ended all the same."""
 
-import io
 import json
 import time
 from collections.abc import Iterator
@@ -8,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openai import OpenAI
 from redis import Redis
 
 from app.batch import paths as places
@@ -20,8 +18,10 @@ from app.ids import BatchId, FileId, PoolId, WorkerId, new_batch_id
 from app.keys import Keys
 from app.messages.lease import Lease, Worker
 from app.messages.wire import encode
-from app.store import Wire, async_client
+from tests.batching import line, submitted
+from tests.serving import client_of
 from tests.stack import Stack, mock_pool, redis_server, stack, wait_until
+from tests.wires import connected
 
 POOL = "decode-pool-a"
 KEYS = Keys("xylem")
@@ -47,18 +47,16 @@ def crowd(tmp_path: Path) -> Iterator[Stack]:
 
 async def in_progress(s: Stack, parts: int) -> BatchId:
     """A batch of so many parts of one line each."""
-    now, storage, client = int(time.time()), Storage(str(s.directory / "files")), async_client(s.redis_url)
-    wire = Wire(client)
-    batch_store = BatchStore(wire, KEYS, 3600)
+    now, storage = int(time.time()), Storage(str(s.directory / "files"))
     order = BatchOrder(new_batch_id(), "", URL, FileId("file-1"), "24h", now, now + 86_400)
     for i in range(parts):
         storage.put(places.part(order.id, i), encode(Part([BatchLine(i + 1, f"id-{i}", json.dumps(BODY).encode())])))
-    await batch_store.create(order)
-    await batch_store.set_parts(order.id, parts)
-    fields = {"status": "in_progress", "in_progress_at": now, "model": "mock", "total": parts, "parts": parts}
-    assert await batch_store.set_status(order.id, ["validating"], fields)
-    wire.close()
-    await client.aclose()
+    async with connected(s.redis_url) as (_, wire):
+        batch_store = BatchStore(wire, KEYS, 3600)
+        await batch_store.create(order)
+        await batch_store.set_parts(order.id, parts)
+        fields = {"status": "in_progress", "in_progress_at": now, "model": "mock", "total": parts, "parts": parts}
+        assert await batch_store.set_status(order.id, ["validating"], fields)
     return order.id
 
 
@@ -66,16 +64,14 @@ async def in_progress(s: Stack, parts: int) -> BatchId:
 async def test_beginning_and_finishing_wait_behind_no_part(crowd: Stack) -> None:
     """No more parts are sent than the one batch worker takes, however many seats the engines have."""
     batch = await in_progress(crowd, 200)
-    openai = OpenAI(base_url=f"{crowd.url}/v1", api_key="none", max_retries=0, timeout=60)
+    openai = client_of(crowd.url)
     with Redis.from_url(crowd.redis_url) as redis, openai as client:
 
         def taken() -> int:
             return sum(b"||" not in value for value in redis.hvals(KEYS.taken(batch)))
 
         wait_until(lambda: taken() == PARTS, "the batch worker has all that it takes", 60)
-        line = json.dumps({"custom_id": "one", "method": "POST", "url": URL, "body": BODY}).encode()
-        file = client.files.create(file=("in.jsonl", io.BytesIO(line)), purpose="batch").id
-        batch_id = client.batches.create(input_file_id=file, endpoint=URL, completion_window="24h").id
+        batch_id = submitted(client, [line("one", URL, **BODY)], URL).id
 
         def status_is(batch: str, status: str) -> None:
             wait_until(lambda: client.batches.retrieve(batch).status == status, f"{batch} is {status}", 60)

@@ -2,7 +2,6 @@
 
 import re
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,34 +11,27 @@ from app.ids import TenantId
 from app.messages.wire import encode
 from app.tenants.limit_table import Budget, TenantLimits
 from app.tenants.records import Tenant
-from tests.acceptance.test_batch_work import TEXT, ended, line, progressed, results, submitted
+from tests.acceptance.test_batch_work import asking, progressed
 from tests.acceptance.test_security import create, xylem
-from tests.stack import Stack, mock_pool, stack, wait_until
+from tests.batching import TEXT, ended, results, submitted
+from tests.serving import client_of, served_by
+from tests.stack import Stack, mock_pool, wait_until
 
 POOL = "decode-pool-a"
 
 
-@pytest.fixture(scope="module")
-def fleet(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A stack with so few seats that there is room for two parts: a batch that held them would be alone."""
-    env = {"XYLEM_DEPLOYMENT": "batch-limits", "XYLEM_REQUIRE_KEYS": "true"}
-    pools = {POOL: mock_pool(step_ms=1.0, max_running=4)}
-    with stack(valkey_url, tmp_path_factory.mktemp("limits"), pools, **env) as s:
-        s.api()
-        s.worker()
-        s.worker("batch", "batch")
-        s.wait_ready()
-        yield s
-        for name in s.names:
-            assert "Traceback" not in s.log(name), name
+# So few seats that there is room for two parts: a batch that held them would be alone.
+fleet = served_by(
+    {POOL: mock_pool(step_ms=1.0, max_running=4)}, {"worker": POOL, "batch": "batch"}, XYLEM_REQUIRE_KEYS="true"
+)
 
 
 def client(s: Stack, name: str, *limits: str) -> OpenAI:
-    return OpenAI(base_url=f"{s.url}/v1", api_key=create(s, [s.url], name, *limits), max_retries=0, timeout=30)
+    return client_of(s.url, api_key=create(s, [s.url], name, *limits))
 
 
 def asks(count: int) -> list[dict[str, Any]]:
-    return [line(f"id-{i}", TEXT, prompt=f"Number {i}", max_tokens=2) for i in range(count)]
+    return [asking(f"id-{i}", TEXT, prompt=f"Number {i}", max_tokens=2) for i in range(count)]
 
 
 def answered(c: OpenAI, batch: str) -> int:

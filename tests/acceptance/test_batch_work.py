@@ -3,7 +3,6 @@
 Workers, API and Redis die meanwhile.
 """
 
-import io
 import json
 import re
 import signal
@@ -17,19 +16,18 @@ from typing import Any
 
 import fsspec
 import httpx
-import openai
 import pytest
 from openai import OpenAI
 from openai.types import Batch
 
+from tests.batching import CHAT, TEXT, ended, line, lines_of, results, submitted
 from tests.chaos.fleet import TEMPLATE, Fleet
 from tests.hostile_grammars import DEEP, rules
 from tests.s3 import s3_server
 from tests.stack import mock_pool, stop, wait_until
 
 POOL = "decode-pool-a"
-CHAT, TEXT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
-ENDED = ("completed", "failed", "expired", "cancelled")
+RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 
@@ -96,42 +94,14 @@ def client(fleet: Fleet) -> Iterator[OpenAI]:
         yield c
 
 
-def line(custom_id: str, url: str = CHAT, **body: Any) -> dict[str, Any]:
-    return {"custom_id": custom_id, "method": "POST", "url": url, "body": {"model": "mock", "temperature": 0} | body}
+def asking(custom_id: str, url: str = CHAT, **body: Any) -> dict[str, Any]:
+    return line(custom_id, url, **{"model": "mock", "temperature": 0} | body)
 
 
 def asks(i: int, tokens: int = 12) -> dict[str, Any]:
-    return line(
+    return asking(
         f"id-{i}", messages=[{"role": "user", "content": f"Subject {i % 9}. " * 20 + str(i)}], max_tokens=tokens
     )
-
-
-def submitted(c: OpenAI, lines: list[Any], url: Any = CHAT, **asked: Any) -> Batch:
-    """`lines`: dicts, or what stands there instead of one."""
-    raw = "\n".join(each if isinstance(each, str) else json.dumps(each) for each in lines)
-    file = c.files.create(file=("in.jsonl", io.BytesIO(raw.encode())), purpose="batch")
-    return c.batches.create(input_file_id=file.id, endpoint=url, **{"completion_window": "24h"} | asked)
-
-
-def ended(c: OpenAI, batch: Batch, timeout_s: float = 90) -> Batch:
-    def over() -> Batch | None:
-        try:
-            latest = c.batches.retrieve(batch.id)
-        except (openai.APIConnectionError, openai.InternalServerError):
-            return None
-        return latest if latest.status in ENDED else None
-
-    latest = wait_until(over, "the batch has ended", timeout_s, 0.2)
-    assert isinstance(latest, Batch)
-    return latest
-
-
-def lines_of(c: OpenAI, file: str | None) -> list[dict[str, Any]]:
-    return [json.loads(raw) for raw in c.files.content(file).text.splitlines()] if file else []
-
-
-def results(c: OpenAI, batch: Batch) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    return lines_of(c, batch.output_file_id), lines_of(c, batch.error_file_id)
 
 
 def progressed(c: OpenAI, batch: Batch, least: int) -> None:
@@ -200,7 +170,7 @@ def test_bodies_are_those_of_online_requests(fleet: Fleet, client: OpenAI, url: 
     """Every endpoint, with what it can do: same template, parameters and shape; tools and schemas too."""
     body = {"model": "mock", "temperature": 0} | asked
     online = httpx.post(f"{fleet.urls()[0]}{url}", json=body, timeout=60).json()
-    batch = ended(client, submitted(client, [line("one", url, **asked)], url))
+    batch = ended(client, submitted(client, [asking("one", url, **asked)], url))
     (output_line,), errors = results(client, batch)
     assert errors == []
     assert output_line["custom_id"] == "one"
@@ -237,7 +207,7 @@ def bad_lines() -> dict[int, tuple[Any, str]]:
         100: ('{"custom_id": "cut', "invalid_json_line"),
         500: (good | {"custom_id": "model", "body": good["body"] | {"model": "nobody"}}, "model_not_found"),
         900: (asks(3), "duplicate_custom_id"),
-        1300: (line("long", messages=[{"role": "user", "content": "word " * 40_000}]), "context_length_exceeded"),
+        1300: (asking("long", messages=[{"role": "user", "content": "word " * 40_000}]), "context_length_exceeded"),
         1700: (good | {"custom_id": "refused", "body": good["body"] | {"temperature": 9}}, "invalid_value"),
     }
 
@@ -313,7 +283,7 @@ def test_metrics_tell_of_batches(client: OpenAI, fleet: Fleet) -> None:
 def test_a_line_of_which_a_compiler_would_die_fails_alone(client: OpenAI, fleet: Fleet) -> None:
     running = [proc.poll() for proc in fleet.stack.procs]
     fatal = [asks(1)["body"] | {"guided_grammar": rules(4000)}, asks(2)["body"] | {"guided_json": DEEP["anyOf"]}]
-    batch = submitted(client, [asks(0), *(line(f"fatal-{i}", **body) for i, body in enumerate(fatal)), asks(3)])
+    batch = submitted(client, [asks(0), *(asking(f"fatal-{i}", **body) for i, body in enumerate(fatal)), asks(3)])
     answers, errors = results(client, ended(client, batch))
     assert sorted(answer["custom_id"] for answer in answers) == ["id-0", "id-3"]
     assert sorted(error["custom_id"] for error in errors) == ["fatal-0", "fatal-1"]

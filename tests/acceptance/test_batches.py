@@ -1,8 +1,6 @@
 """OpenAI's batches with the official client: written down, shown, cancelled and paused. Nobody computes them here."""
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,33 +15,20 @@ from app.batch.batch_store import BatchStore
 from app.batch.file_store import FileStore
 from app.batch.records import Problem, StoredFile, packed
 from app.ids import BatchId, FileId
-from app.keys import Keys
-from app.store import Wire, async_client
 from tests.acceptance.test_bad_input import refusal
 from tests.acceptance.test_files import LINE, bring
 from tests.acceptance.test_security import create
-from tests.stack import Stack, mock_pool, redis_server, stack, wait_until
+from tests.serving import client_of, served_by, serving
+from tests.stack import Stack, mock_pool, redis_server
+from tests.wires import as_worker
 
 POOL = "decode-pool-a"
 DAY = 86_400
 ASKED: dict[str, Any] = {"endpoint": "/v1/chat/completions", "completion_window": "24h"}
 
 
-@pytest.fixture(scope="module")
-def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """An API that asks for no keys; no worker."""
-    directory = tmp_path_factory.mktemp("batches")
-    with stack(valkey_url, directory, {POOL: mock_pool()}, **settings("batches", directory)) as s:
-        s.api()
-        wait_until(s.ready, "the API listens")
-        yield s
-        assert "Traceback" not in s.log("api")
-
-
-@pytest.fixture(scope="module")
-def client(served: Stack) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
-        yield client
+# An API that asks for no keys; no worker.
+served = served_by({POOL: mock_pool()}, {}, XYLEM_FILES="{path}/store")
 
 
 @pytest.fixture(scope="module")
@@ -57,21 +42,6 @@ def settings(deployment: str, directory: Path) -> dict[str, str]:
 
 def begin(client: OpenAI, input_file: str, **more: Any) -> Batch:
     return client.batches.create(**{"input_file_id": input_file, **ASKED, **more})
-
-
-def as_worker(s: Stack, do: Callable[[Wire, Keys], Awaitable[Any]]) -> Any:
-    """Calls `do` with a connection of its own, to write what a batch worker would write."""
-
-    async def act() -> Any:
-        client = async_client(s.redis_url)
-        wire = Wire(client)
-        try:
-            return await do(wire, Keys(s.deployment))
-        finally:
-            wire.close()
-            await client.aclose()
-
-    return asyncio.run(act())
 
 
 def set_status(s: Stack, batch: str, *expected: Any, **fields: Any) -> None:
@@ -244,13 +214,8 @@ def test_an_input_file_is_there_and_of_the_right_purpose(served: Stack, client: 
 def test_batches_are_of_the_key_that_made_them(valkey_url: str, tmp_path: Path) -> None:
     """Another key sees none of them, and can't use the other one's file."""
     env = {"XYLEM_REQUIRE_KEYS": "true", **settings("batches-of", tmp_path)}
-    with stack(valkey_url, tmp_path, {POOL: mock_pool()}, **env) as s:
-        s.api()
-        wait_until(s.ready, "the API listens")
-        alice, bob = (
-            OpenAI(base_url=f"{s.url}/v1", api_key=create(s, [s.url], name), max_retries=0, timeout=20)
-            for name in ("alice", "bob")
-        )
+    with serving(valkey_url, tmp_path, {POOL: mock_pool()}, {}, **env) as s:
+        alice, bob = (client_of(s.url, api_key=create(s, [s.url], name)) for name in ("alice", "bob"))
         with alice, bob:
             file = bring(alice).id
             alices_batch = begin(alice, file)
@@ -271,10 +236,11 @@ def test_batches_are_of_the_key_that_made_them(valkey_url: str, tmp_path: Path) 
 
 def test_while_redis_is_away_clients_are_told_to_come_again(tmp_path: Path) -> None:
     """503, and of a file that could not be written down no bytes are left."""
-    with redis_server(tmp_path) as url, stack(url, tmp_path, {POOL: mock_pool()}, **settings("away", tmp_path)) as s:
-        s.api()
-        wait_until(s.ready, "the API listens")
-        with OpenAI(base_url=f"{s.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+    with (
+        redis_server(tmp_path) as url,
+        serving(url, tmp_path, {POOL: mock_pool()}, {}, **settings("away", tmp_path)) as s,
+    ):
+        with client_of(s.url) as client:
             batch = begin(client, bring(client).id)
             Redis.from_url(url).shutdown(nosave=True)
             for answer in (

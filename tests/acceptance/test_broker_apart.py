@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 from openai import OpenAI
 
+from tests.batching import TEXT, answered
 from tests.redis_server import RedisServer, another_redis
-from tests.stack import BIN, Stack, free_port, leases, mock_pool, stack, timeline, wait_until
+from tests.serving import begin, client_of, replica_of, standing_still
+from tests.stack import BIN, Stack, mock_pool, stack, timeline, wait_until
 
 PREFILL, DECODE = "prefill-pool-a", "decode-pool-a"
 HANDOFF = {"nixl": True, "block_bytes": 65536}
@@ -30,12 +31,8 @@ def served(
         another_redis(path) as broker,
         stack(valkey_url, path, pools, XYLEM_BROKER_URL=broker.url, XYLEM_DEPLOYMENT=path.name) as s,
     ):
-        s.api()
-        for pool in pools:
-            s.worker(pool, pool)
-        wait_until(lambda: len(leases(s)) == len(pools), "all workers are there", 60)
-        s.wait_ready(1)
-        with OpenAI(base_url=f"{s.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+        begin(s)
+        with client_of(s.url) as client:
             yield s, broker, client
 
 
@@ -60,25 +57,9 @@ def test_prefill_decode_and_batches_go_through_the_broker(valkey_url: str, tmp_p
         answer = ask(client, 1, prompt="the quick brown fox jumps over the lazy dog " * 20)
         assert len(timeline(s, answer.id)["workers"]) == 2, "Celery's chain has started the decode task"
         s.start("batch", str(BIN / "celery"), "-A", "app", "worker", "-Q", "batch")
-        lines = (
-            '{"custom_id": "1", "method": "POST", "url": "/v1/completions", "body": {"model": "mock", "prompt": "hi"}}'
-        )
-        file = client.files.create(file=("lines.jsonl", lines.encode()), purpose="batch")
-        batch = client.batches.create(input_file_id=file.id, endpoint="/v1/completions", completion_window="24h")
-        wait_until(lambda: client.batches.retrieve(batch.id).status == "completed", "the batch is done", 60)
+        answered(client, [{"model": "mock", "prompt": "hi"}], TEXT)
         assert any("_kombu" in key for key in broker.client.keys("*"))
         assert not s.redis.keys(f"{s.deployment}:_kombu*")
-
-
-@contextmanager
-def standing_still(s: Stack, pool: str) -> Iterator[None]:
-    """The pool's worker: what is sent to it waits in its queue."""
-    worker = psutil.Process(s.names[pool].pid)
-    worker.suspend()
-    try:
-        yield
-    finally:
-        worker.resume()
 
 
 def waiting(s: Stack, broker: RedisServer, messages: int) -> list[str]:
@@ -97,7 +78,7 @@ def test_messages_that_the_broker_loses_are_sent_again(valkey_url: str, tmp_path
     pools = {DECODE: mock_pool(max_running=2)}
     with served(valkey_url, tmp_path, pools) as (s, broker, client), ThreadPoolExecutor(40) as threads:
         whole = [ask(client, number).choices[0].text for number in range(4)]
-        with standing_still(s, DECODE):
+        with standing_still(s.names[DECODE].pid):
             before = [threads.submit(ask, client, number % 4) for number in range(24)]
             waiting(s, broker, 20)  # the worker's own command has taken one or two from Redis
             broker.kill()
@@ -111,19 +92,12 @@ def test_messages_that_the_broker_loses_are_sent_again(valkey_url: str, tmp_path
 def test_a_replica_killed_between_reservation_and_message_loses_no_kept_answer(valkey_url: str, tmp_path: Path) -> None:
     """The broker stands still: the replica has written record and reservation, and waits to send the message."""
     with served(valkey_url, tmp_path, {DECODE: mock_pool()}) as (s, broker, client):
-        port = free_port()
-        s.api("other", port)
-        other = f"http://127.0.0.1:{port}"
-        wait_until(lambda: s.ready(other), "the other replica is ready")
-        broker_process = psutil.Process(broker.process.pid)
-        broker_process.suspend()
-        try:
+        other = replica_of(s, "other")
+        with standing_still(broker.process.pid):
             response = client.responses.create(model="mock", input="hello", max_output_tokens=20, background=True)
             wait_until(lambda: reserved(s) == 1, "record and reservation are written")
             s.names["api"].kill()
-        finally:
-            broker_process.resume()
-        with OpenAI(base_url=f"{other}/v1", api_key="none", max_retries=0, timeout=60) as adopter:
+        with client_of(other) as adopter:
             wait_until(lambda: adopter.responses.retrieve(response.id).status == "incomplete", "it has all its tokens")
             assert adopter.responses.retrieve(response.id).usage.output_tokens == 20
         wait_until(lambda: reserved(s) == 0, "nothing is reserved any more")
@@ -133,7 +107,7 @@ def test_a_reservation_without_a_message_is_given_back_by_its_worker(valkey_url:
     """The worker gives the request back to its replica, which sends it again."""
     with served(valkey_url, tmp_path, {DECODE: mock_pool(max_running=1)}) as (s, broker, client):
         with ThreadPoolExecutor(8) as threads:
-            with standing_still(s, DECODE):
+            with standing_still(s.names[DECODE].pid):
                 answers = [threads.submit(ask, client, 1) for _ in range(8)]
                 broker.client.delete(*waiting(s, broker, 6))
             assert len({answer.result().choices[0].text for answer in answers}) == 1

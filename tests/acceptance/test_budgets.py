@@ -18,6 +18,7 @@ from app.messages.wire import encode
 from app.tenants.limit_table import Budget, TenantLimits
 from app.tenants.records import ApiKey, Price, Tenant
 from tests.chaos.fleet import Fleet
+from tests.serving import client_of
 from tests.stack import mock_pool, stop, wait_until
 
 POOL = "decode-pool-a"
@@ -37,7 +38,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 
 def client(fleet: Fleet, replica: int, key: str) -> OpenAI:
-    return OpenAI(base_url=f"{fleet.urls()[replica]}/v1", api_key=key, max_retries=0, timeout=120)
+    return client_of(fleet.urls()[replica], api_key=key)
 
 
 def made(fleet: Fleet, name: str, team: TenantLimits = TenantLimits(), key: TenantLimits = TenantLimits()) -> str:  # noqa: B008 (frozen)

@@ -4,37 +4,32 @@ import json
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
-from redis import Redis
 
 from app.ids import QueueName, RequestId, worker_queue
 from app.keys import PRIORITY_STEPS, Keys
 from app.messages.celery_message import DECODE_TASK, task_message
-from tests.stack import BIN, ROOT, Stack, leases, mock_pool, stack, stop, wait_until
+from tests.serving import served_by
+from tests.stack import BIN, ROOT, Stack, leases, mock_pool, stop, wait_until
 
-POOL, NARROW, KEYS = QueueName("decode-pool-a"), "narrow-pool", Keys("xylem")
+POOL, NARROW, KEYS = QueueName("decode-pool-a"), "narrow-pool", Keys("celery-control")
 SLOW = {"model": "mock", "prompt": "a secret prompt", "max_tokens": 1500, "ignore_eos": True, "stream": True}
 SHORT = {"model": "mock", "prompt": "hello", "max_tokens": 2}
 
 
-@pytest.fixture(scope="module")
-def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    Redis.from_url(valkey_url).flushall()
-    pools = {POOL: mock_pool(step_ms=10.0), NARROW: mock_pool(model="narrow", max_running=1, step_ms=1.0)}
-    for role, seats in (("prefill", 1), ("decode", 32)):
-        pools[role] = mock_pool(model="apart", max_running=seats, step_ms=1.0) | {
-            "role": role, "disagg": {"remote_tokens": 16, "remote_wait_s": 60.0},
-        }  # fmt: skip
-    with stack(valkey_url, tmp_path_factory.mktemp("control"), pools) as s:
-        s.api()
-        s.worker()
-        s.wait_ready()
-        yield s
+APART = {
+    role: mock_pool(model="apart", max_running=seats, step_ms=1.0)
+    | {"role": role, "disagg": {"remote_tokens": 16, "remote_wait_s": 60.0}}
+    for role, seats in (("prefill", 1), ("decode", 32))
+}
+served = served_by(
+    {POOL: mock_pool(step_ms=10.0), NARROW: mock_pool(model="narrow", max_running=1, step_ms=1.0), **APART},
+    {"worker": POOL},
+)
 
 
 def inspected(s: Stack, what: str, *args: str) -> Any:
@@ -76,14 +71,16 @@ def test_a_worker_takes_messages_from_a_queue_of_its_own_that_leaves_no_binding(
     (lease,) = leases(served)
     own = worker_queue(POOL, lease.worker.id)
     assert {queue["name"] for queue in inspected(served, "active_queues")} == {POOL, own}
-    bound = b"".join(b"".join(served.redis.smembers(key)) for key in served.redis.scan_iter("xylem:_kombu.binding*.*"))
+    bound = b"".join(
+        b"".join(served.redis.smembers(key)) for key in served.redis.scan_iter("celery-control:_kombu.binding*.*")
+    )
     assert POOL.encode() in bound
     assert own.encode() not in bound
 
 
 def test_a_killed_worker_leaves_nothing_of_itself_with_celery(served: Stack) -> None:
     """The worker was bound to the exchange of remote control for ever, as was each Flower to that of events."""
-    served.redis.sadd("xylem:_kombu.binding.celery.pidbox", "\x06\x16\x06\x16celery@long-ago.celery.pidbox")
+    served.redis.sadd("celery-control:_kombu.binding.celery.pidbox", "\x06\x16\x06\x16celery@long-ago.celery.pidbox")
     worker = served.worker(NARROW, "narrow")
     served.wait_ready(model="narrow")
     assert inspected_of(served, "ping", 2)
@@ -92,7 +89,9 @@ def test_a_killed_worker_leaves_nothing_of_itself_with_celery(served: Stack) -> 
     wait_until(lambda: not leases(served, NARROW), "its lease has ended")
     flower, process = served.flower(FLOWER_UNAUTHENTICATED_API="1", FLOWER_PURGE_OFFLINE_WORKERS="1")
     try:
-        bindings = {key: served.redis.smembers(key) for key in served.redis.scan_iter("xylem:_kombu.binding*.*")}
+        bindings = {
+            key: served.redis.smembers(key) for key in served.redis.scan_iter("celery-control:_kombu.binding*.*")
+        }
         assert not [members for members in bindings.values() if lease.worker.id.encode() in b"".join(members)]
         assert not [key for key in bindings if (b"pidbox" in key and b"reply" not in key) or b"celeryev" in key]
         wait_until(lambda: "worker-" in httpx.get(f"{flower}/api/workers?refresh=1").text, "Flower hears the others")

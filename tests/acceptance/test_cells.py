@@ -7,10 +7,10 @@ from threading import Semaphore
 from typing import Any
 
 import httpx
-import openai
 import pytest
 
 from tests.redis_server import RedisServer, another_redis
+from tests.serving import client_of
 from tests.stack import Stack, all_free, mock_pool, stack, wait_until
 
 POOL, AT_ONCE, TOKENS = "decode-pool-a", 4, 300
@@ -22,7 +22,7 @@ class TwoCells:
     def __init__(self, home: Stack, other: Stack, servers: tuple[RedisServer, RedisServer]) -> None:
         self.home, self.other = home, other
         self.home_redis, self.other_redis = servers
-        self.client = openai.OpenAI(base_url=f"{home.url}/v1", api_key="none", max_retries=0, timeout=90)
+        self.client = client_of(home.url)
         self.threads = ThreadPoolExecutor(4 * AT_ONCE)
         self.streamed = Semaphore(0)
 

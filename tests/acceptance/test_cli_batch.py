@@ -16,21 +16,15 @@ from app.batch.file_store import FileStore
 from app.batch.records import Problem, StoredFile, packed
 from app.batch.storage import Storage
 from app.ids import FileId, new_file_id
-from tests.acceptance.test_batches import POOL, as_worker, set_status, settings
-from tests.stack import BIN, ROOT, Stack, mock_pool, stack, stop, wait_until
+from tests.acceptance.test_batches import POOL, set_status
+from tests.serving import served_by
+from tests.stack import BIN, ROOT, Stack, mock_pool, stop, wait_until
+from tests.wires import as_worker
 
 LIMIT = 300_000
 
 
-@pytest.fixture(scope="module")
-def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    directory = tmp_path_factory.mktemp("cli-batch")
-    env = {"XYLEM_MAX_FILE": str(LIMIT), **settings("cli-batch", directory)}
-    with stack(valkey_url, directory, {POOL: mock_pool()}, **env) as s:
-        s.api()
-        wait_until(s.ready, "the API listens")
-        yield s
-        assert "Traceback" not in s.log("api")
+served = served_by({POOL: mock_pool()}, {}, XYLEM_MAX_FILE=str(LIMIT), XYLEM_FILES="{path}/store")
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,12 @@
 """Hosts whose wall clocks are 40 s apart: real processes, each with a clock of its own."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 
+from tests.serving import served_by
 from tests.stack import (
     BIN,
     PYTHON,
@@ -15,7 +15,6 @@ from tests.stack import (
     free_port,
     leases,
     mock_pool,
-    stack,
     stop,
     timeline,
     wait_until,
@@ -36,14 +35,8 @@ POOLS = {
 }
 
 
-@pytest.fixture(scope="module")
-def fleet(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """An API replica and a worker whose clocks are right. Tests start those whose are not beside them."""
-    with stack(valkey_url, tmp_path_factory.mktemp("clocks"), POOLS, XYLEM_DEPLOYMENT="clocks") as s:
-        s.api()
-        s.worker()
-        s.wait_ready()
-        yield s
+# An API replica and a worker whose clocks are right. Tests start those whose are not beside them.
+fleet = served_by(POOLS, {"worker": POOL})
 
 
 def off(s: Stack, seconds: int, name: str, *command: str, **env: str) -> None:

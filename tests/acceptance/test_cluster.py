@@ -11,8 +11,10 @@ import httpx
 import pytest
 from openai import OpenAI
 
+from tests.batching import TEXT, answered
 from tests.cluster import Cluster, redis_cluster
 from tests.redis_server import another_redis
+from tests.serving import client_of
 from tests.stack import BIN, Stack, mock_pool, stack, timeline, wait_until
 
 DECODE, PREFILL = "decode-pool-a", "prefill-pool-a"
@@ -34,13 +36,11 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stack, Clu
         redis_cluster(path / "nodes") as cluster,
         another_redis(path) as broker,
         stack(cluster.url, path, POOLS, XYLEM_BROKER_URL=broker.url) as s,
-        OpenAI(base_url=f"{s.url}/v1", api_key="none", max_retries=0, timeout=60) as client,
+        client_of(s.url) as client,
     ):
         s.api()
-        s.worker(DECODE, "one")
-        s.worker(DECODE, "two")
-        s.worker(PREFILL, "prefill")
-        s.worker("batch", "batch")
+        for name, pool in {"one": DECODE, "two": DECODE, "prefill": PREFILL, "batch": "batch"}.items():
+            s.worker(pool, name)
         all_there(s, cluster)
         yield s, cluster, client
 
@@ -142,12 +142,7 @@ def is_done(client: OpenAI, response: str) -> Any:
 def test_a_batch_is_completed(fleet: tuple[Stack, Cluster, OpenAI]) -> None:
     _, _, client = fleet
     request = {"model": "mock", "prompt": "a line", "max_tokens": 5}
-    lines = [{"custom_id": str(i), "method": "POST", "url": "/v1/completions", "body": request} for i in range(40)]
-    file = client.files.create(file=("in.jsonl", "\n".join(map(json.dumps, lines)).encode()), purpose="batch")
-    batch = client.batches.create(input_file_id=file.id, endpoint="/v1/completions", completion_window="24h")
-    wait_until(lambda: client.batches.retrieve(batch.id).status == "completed", "the batch is complete", 60, 0.2)
-    counts = client.batches.retrieve(batch.id).request_counts
-    assert counts is not None
+    counts = answered(client, [request] * 40, TEXT)[0].request_counts
     assert (counts.completed, counts.failed) == (40, 0)
 
 

@@ -16,7 +16,8 @@ from tests.acceptance.test_security import create, xylem
 from tests.acceptance.test_tools import PLAYS, TEMPLATE, WEATHER
 from tests.browser import READY, Tab, serious_faults, tab
 from tests.pictures import png
-from tests.stack import Stack, free_port, leases, mock_pool, pid_of_worker, stack, wait_until
+from tests.serving import Pools, served_by
+from tests.stack import Stack, free_port, leases, mock_pool, pid_of_worker, wait_until
 from tests.vlm import random_vlm
 
 POOL, SEEING, PAINTING = "decode-pool-a", "seeing-pool", "painting-pool"
@@ -25,24 +26,16 @@ PAGES = ("/console", "/console/fleet", "/console/batches", "/console/tenants")
 expect.set_options(timeout=60_000)
 
 
-@pytest.fixture(scope="module")
-def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    path = tmp_path_factory.mktemp("console")
-    template = path / "template.jinja"
-    template.write_text(TEMPLATE)
-    pools = {
-        POOL: mock_pool(step_ms=20.0, script={**PLAYS, "all sunny": PLAYS["sunny"]}) | {"chat_template": str(template)},
+def pools(path: Path) -> Pools:
+    plays = {**PLAYS, "all sunny": PLAYS["sunny"]}
+    return {
+        POOL: mock_pool(step_ms=20.0, script=plays) | {"chat_template": TEMPLATE},
         SEEING: mock_pool(model="seeing") | {"path": str(random_vlm("idefics3", weights=False))},
         PAINTING: mock_pool(model="painter", step_ms=20.0) | {"task": "image"},
     }
-    with stack(valkey_url, path, pools, XYLEM_DEPLOYMENT=path.name) as s:
-        s.api()
-        for pool, name in ((POOL, "w1"), (POOL, "w2"), (SEEING, "w3"), (PAINTING, "w4"), ("batch", "batch")):
-            s.worker(pool, name)
-        s.wait_ready(2)
-        s.wait_ready(model="seeing")
-        s.wait_ready(model="painter")
-        yield s
+
+
+served = served_by(pools, {"w1": POOL, "w2": POOL, "w3": SEEING, "w4": PAINTING, "batch": "batch"})
 
 
 @pytest.fixture

@@ -8,26 +8,24 @@ from openai import OpenAI
 from playwright.sync_api import Browser, expect
 
 from tests.browser import Tab, serious_faults, tab
-from tests.stack import BIN, Stack, mock_pool, stack, wait_until
+from tests.serving import served_by
+from tests.stack import BIN, Stack, mock_pool, wait_until
 
 expect.set_options(timeout=60_000)
 ADMIN = "the-admin-key"
 HEADERS = {"authorization": f"Bearer {ADMIN}"}
 
 
+ENV = {"XYLEM_REQUIRE_KEYS": "true", "XYLEM_ADMIN_KEY": ADMIN, "XYLEM_USAGE_URL": "sqlite:///{path}/usage.sqlite"}
+fleet = served_by({"decode-pool-a": mock_pool()}, **ENV)
+
+
 @pytest.fixture(scope="module")
-def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    path = tmp_path_factory.mktemp("console-tenants")
-    env = {"XYLEM_REQUIRE_KEYS": "true", "XYLEM_ADMIN_KEY": ADMIN, "XYLEM_DEPLOYMENT": path.name}
-    env["XYLEM_USAGE_URL"] = f"sqlite:///{path}/usage.sqlite"
-    with stack(valkey_url, path, {"decode-pool-a": mock_pool()}, **env) as s:
-        s.api()
-        s.worker()
-        s.spawn("usage", str(BIN / "xylem"), "usage", "write")
-        s.wait_ready()
-        report = f"{s.url}/admin/usage"
-        wait_until(lambda: httpx.get(report, headers=HEADERS).status_code == 200, "the database is there", 60)
-        yield s
+def served(fleet: Stack) -> Stack:
+    fleet.spawn("usage", str(BIN / "xylem"), "usage", "write")
+    report = f"{fleet.url}/admin/usage"
+    wait_until(lambda: httpx.get(report, headers=HEADERS).status_code == 200, "the database is there", 60)
+    return fleet
 
 
 @pytest.fixture

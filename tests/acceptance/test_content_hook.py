@@ -17,7 +17,9 @@ from app.ids import TenantId
 from app.tenants.records import Tenant
 from app.webhooks.signature import signature
 from tests.acceptance.test_bad_input import refusal
-from tests.belongings import LINE, Holder, keep_tenant
+from tests.batching import TEXT, answered, lines_of
+from tests.belongings import Holder, keep_tenant
+from tests.serving import begin, client_of
 from tests.stack import Stack, free_port, mock_pool, stack, wait_until
 
 SECRET = "whsec_" + base64.b64encode(b"a secret of the operator").decode()
@@ -94,15 +96,12 @@ def served(valkey_url: str, listening: Inspector, tmp_path_factory: pytest.TempP
         s.api(**hook, XYLEM_HOOK_TIMEOUT_S="10")
         s.api("open", port=OPEN_PORT, **hook, XYLEM_HOOK_FAIL="open", XYLEM_HOOK_TIMEOUT_S="0.5")
         s.api("quiet", port=QUIET_PORT)
-        s.worker(TEXTS)
-        s.worker("embed-pool", "embed")
         s.worker("batch", "batch", **hook, XYLEM_HOOK_TIMEOUT_S="10")
-        s.wait_ready()
-        s.wait_ready(model="vectors")
+        begin(s)
         for url in (OPEN, QUIET):
             s.wait_ready(url=url)
         yield s
-        for name in ("api", "open", "quiet", "worker", "embed", "batch"):
+        for name in s.names:
             assert "Traceback" not in s.log(name)
 
 
@@ -233,16 +232,13 @@ def test_a_hook_that_fails_stops_requests_or_lets_them_go_on_as_is_set(
 
 
 def test_lines_of_batches_are_inspected_and_wait_for_a_hook_that_fails(client: Holder, inspector: Inspector) -> None:
-    lines = LINE + LINE.replace(b'"custom_id": "1"', b'"custom_id": "2"').replace(b'"a"', json.dumps(SAID).encode())
+    bodies = [{"model": "mock", "prompt": prompt, "max_tokens": 2} for prompt in ("a", SAID)]
     failures = iter([(500, b"")] * 3)
     inspector.reply = lambda asked: next(failures, None) or heron(asked)
-    api = client.openai
-    file = api.files.create(file=("in.jsonl", lines), purpose="batch").id
-    batch = api.batches.create(input_file_id=file, endpoint="/v1/completions", completion_window="24h").id
-    end = wait_until(lambda: b if (b := api.batches.retrieve(batch)).completed_at else None, "the batch's end", 60)
+    end, _ = answered(client.openai, bodies, TEXT)
     assert (end.request_counts.completed, end.request_counts.failed) == (1, 1)
-    (error_line,) = api.files.content(end.error_file_id).text.splitlines()
-    assert json.loads(error_line)["response"]["body"]["error"]["code"] == "content_policy_violation"
+    (error_line,) = lines_of(client.openai, end.error_file_id)
+    assert error_line["response"]["body"]["error"]["code"] == "content_policy_violation"
     assert {one["tenant"] for one in inspector.asked} == {"silent"}
 
 
@@ -254,10 +250,7 @@ def test_a_line_is_computed_once_however_long_the_hook_is_down(client: Holder, i
         return {"allow": True} if asked["part"] == "prompt" else next(failures, {"allow": True})
 
     inspector.reply = reply
-    api = client.openai
-    file = api.files.create(file=("in.jsonl", LINE), purpose="batch").id
-    batch = api.batches.create(input_file_id=file, endpoint="/v1/completions", completion_window="24h").id
-    end = wait_until(lambda: b if (b := api.batches.retrieve(batch)).completed_at else None, "the batch's end", 60)
+    end, _ = answered(client.openai, [{"model": "mock", "prompt": "a", "max_tokens": 2}], TEXT)
     assert (end.request_counts.completed, end.request_counts.failed) == (1, 0)
     assert (len(inspector.about("prompt")), len(inspector.about("answer"))) == (1, 3)
     assert len({(one["request"], *one["answers"]) for one in inspector.about("answer")}) == 1
@@ -268,7 +261,7 @@ def test_contents_are_logged_of_tenants_that_agreed_and_of_no_others(
 ) -> None:
     """Whole and streamed, and lines of batches; not even of refused requests, or of a hook that fails."""
     ada, words = Holder(served, "ada", "agreed", (QUIET,)), "Zebras read quietly."
-    with openai.OpenAI(base_url=f"{QUIET}/v1", api_key=ada.token, max_retries=0) as quiet:  # no hook: the log alone
+    with client_of(QUIET, api_key=ada.token) as quiet:  # no hook: the log alone
         fields: dict[str, Any] = {"model": "mock", "prompt": words, "max_tokens": 8, "seed": 1}
         whole = quiet.completions.create(**fields)
         chunks = list(quiet.completions.create(**fields, stream=True))
@@ -287,7 +280,7 @@ def test_contents_are_logged_of_tenants_that_agreed_and_of_no_others(
     inspector.reply = lambda _: (500, b"")
     with pytest.raises(openai.InternalServerError):
         client.chat(secret)
-    for name in ("api", "open", "quiet", "worker", "embed", "batch"):
+    for name in served.names:
         assert secret not in served.log(name)
         assert SAID not in served.log(name)
 

@@ -11,17 +11,17 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
-from openai import OpenAI
 
 from app.ids import BATCH_QUEUE
 from ops.observability.empty import empty, everything, shows
 from ops.observability.panels import Query
-from tests.acceptance.test_batch_work import submitted
 from tests.acceptance.test_disagg import pool as apart
 from tests.acceptance.test_images import RULES as PAINTING
+from tests.batching import submitted
 from tests.pictures import asked, png
 from tests.prometheus import prometheus
-from tests.stack import BIN, Stack, leases, mock_pool, stack, valkey, wait_until
+from tests.serving import begin, client_of
+from tests.stack import BIN, Stack, mock_pool, stack, valkey, wait_until
 from tests.vlm import random_vlm
 
 LONG = "the quick brown fox jumps over the lazy dog " * 40
@@ -51,12 +51,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     with valkey(path) as url, stack(url, path, pools, **env) as s:
         planner = {"objectives": {"mock": {"ttft_s": 1.0, "itl_s": 0.1}}}
         s.pools_file.write_text(yaml.safe_dump({"pools": pools, "planner": planner}))
-        s.api()
         s.spawn("planner", str(BIN / "xylem"), "planner", "--interval", "1")
-        for name in pools:
-            s.worker(name, name)
-        s.worker(BATCH_QUEUE, "batch")
-        wait_until(lambda: len(leases(s)) == len(pools) and (s.ready() or {}).get("ready"), "all workers", 60)
+        begin(s, {**{pool: pool for pool in pools}, "batch": BATCH_QUEUE})
         yield s
 
 
@@ -64,7 +60,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 def under_load(s: Stack) -> Iterator[None]:
     """Requests of all kinds, again and again, one of each kind at a time."""
     over, numbers = threading.Event(), count()
-    client = OpenAI(base_url=f"{s.url}/v1", api_key="none", max_retries=0, timeout=60)
+    client = client_of(s.url)
 
     def again(ask: Callable[[], object]) -> None:
         while not over.is_set():

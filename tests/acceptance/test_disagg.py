@@ -6,17 +6,17 @@ import select
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import httpx
 import psutil
 import pytest
 from celery import Celery
-from openai import OpenAI
 
 from app.messages.lease import Lease
-from tests.stack import Stack, indexed_blocks, leases, metric, stack, timeline, wait_until
+from tests.serving import client_of, serving, standing_still
+from tests.stack import Stack, indexed_blocks, leases, metric, timeline, wait_until
 from tests.stack import all_free as stack_is_free
 
 PREFILL, DECODE = "prefill-pool-a", "decode-pool-a"
@@ -63,9 +63,7 @@ def fleet(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     path = tmp_path_factory.mktemp("disagg")
     # Who stands still for some seconds is not taken for dead: who dies is known at once.
     env = {"XYLEM_LEASE_TTL_S": "30", "XYLEM_HEARTBEAT_S": "0.2", "XYLEM_DEPLOYMENT": path.name}
-    with stack(valkey_url, path, POOLS, **env) as s:
-        s.api()
-        wait_until(s.ready, "the API listens")
+    with serving(valkey_url, path, POOLS, {}, **env) as s:
         yield s
 
 
@@ -107,15 +105,11 @@ def kill(lease: Lease) -> None:
         assert select.select([process], [], [], 10)[0]
 
 
-@contextmanager
-def standing_still(lease: Lease) -> Iterator[psutil.Process]:
-    """A worker, suspended."""
-    process = process_of(lease)
-    process.suspend()
-    try:
-        yield process
-    finally:
-        process.resume()
+def lender(s: Stack) -> Lease:
+    """The prefill worker that has lent the KV."""
+    (lease,) = wait_until(lambda: [p for p in leases(s, PREFILL) if p.load.lent_blocks], "it has lent the KV")
+    assert isinstance(lease, Lease)
+    return lease
 
 
 def all_free(s: Stack) -> bool:
@@ -135,7 +129,7 @@ def together(s: Stack, prefill: str = PREFILL) -> Iterator[None]:
 
 def ask(s: Stack, prompt: str = LONG, **wanted: Any) -> Any:
     usual: dict[str, Any] = {"model": "mock", "max_tokens": 12, "temperature": 0, "extra_body": {"ignore_eos": True}}
-    with OpenAI(base_url=f"{s.url}/v1", api_key="none", max_retries=0, timeout=90) as c:
+    with client_of(s.url) as c:
         return c.completions.create(prompt=prompt, **usual | wanted)
 
 
@@ -180,8 +174,8 @@ def test_a_prompt_that_is_mostly_cached_where_it_is_decoded_stays_there(pair: St
 
 def test_the_first_token_comes_before_the_prompt_is_handed_over(pair: Stack) -> None:
     """The token is there while the decode worker stands still."""
-    with OpenAI(base_url=f"{pair.url}/v1", api_key="none", max_retries=0, timeout=90) as c:
-        with standing_still(leases(pair, DECODE)[0]):
+    with client_of(pair.url) as c:
+        with standing_still(leases(pair, DECODE)[0].worker.pid):
             stream = c.completions.create(
                 model="mock", prompt="first " + LONG, max_tokens=8, temperature=0, stream=True
             )
@@ -301,12 +295,9 @@ def test_a_prefill_worker_that_dies_with_the_kv_is_replaced_by_a_local_prefill(p
     with ThreadPoolExecutor() as threads:
         with together(pair):  # so that what is lent is the next prompt's
             one = whole(pair).choices[0].text
-        with standing_still(leases(pair, DECODE)[0]):
+        with standing_still(leases(pair, DECODE)[0].worker.pid):
             answer = threads.submit(ask, pair)
-            (holder,) = wait_until(
-                lambda: [p for p in leases(pair, PREFILL) if p.load.lent_blocks], "it has lent the KV"
-            )
-            kill(holder)
+            kill(lender(pair))
         record = seen(pair, answer.result())
         assert record["workers"][-1].get("handoff_refused") or record["attempts"] == 2
         assert answer.result().choices[0].text == one
@@ -317,19 +308,13 @@ def test_a_transfer_that_takes_too_long_is_given_up(fleet: Stack) -> None:
     """The holder stands still when the decode engine first talks to it."""
     have(fleet, prefillers=0)
     have(fleet)
-    with ThreadPoolExecutor() as threads:
-        with standing_still(leases(fleet, DECODE)[0]):
+    with ThreadPoolExecutor() as threads, ExitStack() as until:
+        with standing_still(leases(fleet, DECODE)[0].worker.pid):
             answer = threads.submit(ask, fleet, "slowly " + LONG)
-            (holder,) = wait_until(
-                lambda: [p for p in leases(fleet, PREFILL) if p.load.lent_blocks], "it has lent the KV"
-            )
-            process_of(holder).suspend()
-        try:
-            assert answer.result().usage.completion_tokens == 12
-            record = seen(fleet, answer.result())
-            assert record["workers"][-1].get("handoff_refused") or record["attempts"] >= 2
-        finally:
-            process_of(holder).resume()
+            until.enter_context(standing_still(lender(fleet).worker.pid))
+        assert answer.result().usage.completion_tokens == 12
+        record = seen(fleet, answer.result())
+        assert record["workers"][-1].get("handoff_refused") or record["attempts"] >= 2
 
 
 def test_when_a_decode_worker_dies_decoding_the_next_one_goes_on(pair: Stack) -> None:

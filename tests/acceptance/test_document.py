@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -11,7 +10,8 @@ from jsonschema import Draft202012Validator
 
 from app.api.api_keys import is_open, wants_admin_key
 from tests.acceptance.test_bad_input import CHAT, MESSAGES, TEXT
-from tests.stack import Stack, free_port, mock_pool, stack, wait_until
+from tests.serving import replica_of, served_by
+from tests.stack import Stack, mock_pool
 
 POOL, RESPONSES = "decode-pool-a", "/v1/responses"
 HELLO: dict[str, dict[str, Any]] = {
@@ -34,19 +34,7 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
 STREAMED: list[dict[str, Any]] = [{}, {"include_usage": True}, {"include_usage": True, "continuous_usage_stats": True}]
 
 
-@pytest.fixture(scope="module")
-def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    with stack(valkey_url, tmp_path_factory.mktemp("document"), {POOL: mock_pool()}, XYLEM_DEPLOYMENT="document") as s:
-        s.api()
-        s.worker()
-        s.wait_ready()
-        yield s
-
-
-@pytest.fixture(scope="module")
-def http(served: Stack) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=served.url, timeout=30) as client:
-        yield client
+served = served_by({POOL: mock_pool()})
 
 
 @pytest.fixture(scope="module")
@@ -115,10 +103,7 @@ def test_models_and_refusals_are_as_declared(http: httpx.Client, document: dict[
 
 def test_each_endpoint_says_which_key_it_wants(served: Stack, document: dict[str, Any]) -> None:
     """Keys aren't asked for here, so that none has to be sent; where they are, the document says that."""
-    port = free_port()
-    served.api("locked", port=port, XYLEM_REQUIRE_KEYS="true", XYLEM_ADMIN_KEY="sesame")
-    url = f"http://127.0.0.1:{port}"
-    wait_until(lambda: served.ready(url), "the other API listens")
+    url = replica_of(served, "locked", XYLEM_REQUIRE_KEYS="true", XYLEM_ADMIN_KEY="sesame")
     keyed_spec = httpx.get(f"{url}/openapi.json", timeout=60).json()
     for spec, optional in ((document, [{}]), (keyed_spec, [])):
         schemes = spec["components"]["securitySchemes"]

@@ -7,7 +7,6 @@ import shutil
 import signal
 from array import array
 from base64 import b64decode
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from math import hypot
 from pathlib import Path
@@ -17,51 +16,34 @@ import httpx
 import openai
 import pytest
 from openai import OpenAI
-from openai.types import Batch
 
 from app.engines.mock.encoding import vector
-from app.ids import BATCH_QUEUE
 from app.tokenizing.tokenizer import load_tokenizer
 from tests.acceptance.test_document import check, declared
-from tests.stack import Stack, all_free, leases, metric, mock_pool, stack, wait_until
+from tests.batching import answered
+from tests.serving import Pools, served_by
+from tests.stack import Stack, all_free, leases, metric, mock_pool, wait_until
 
 MODEL = Path("app/engines/mock/model")
 EMBED, CLASSIFY, CHAT = "embed-pool", "classify-pool", "chat-pool"
 TEXTS = ["The cat sat on the mat.", "A cat on a mat", "Engines answer requests"]
 
 
-@pytest.fixture(scope="module")
-def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Two workers that embed, one that classifies, and one that generates."""
-    path = tmp_path_factory.mktemp("embeddings")
+def pools(path: Path) -> Pools:
     model = path / "model"
     shutil.copytree(MODEL, model)
     config = json.loads((model / "config.json").read_text())
     more = {"matryoshka_dimensions": [8, 32], "id2label": {"0": "sad", "1": "glad", "2": "neither"}}
     (model / "config.json").write_text(json.dumps(config | more))
     slow = {"step_ms": 20.0, "prefill_tokens_per_s": 20_000.0}
-    pools = {
+    return {
         EMBED: mock_pool(model="embedder", **slow) | {"task": "embed", "path": str(model)},
         CLASSIFY: mock_pool(model="classifier") | {"task": "classify", "path": str(model)},
         CHAT: mock_pool(),
     }
-    with stack(valkey_url, path, pools, XYLEM_DEPLOYMENT=path.name) as s:
-        s.api()
-        s.worker(BATCH_QUEUE, name="batch")
-        for name in ("w1", "w2"):
-            s.worker(EMBED, name=name)
-        s.worker(CLASSIFY, name="w3")
-        s.worker(CHAT, name="w4")
-        s.wait_ready(2, "embedder")
-        s.wait_ready(1, "classifier")
-        s.wait_ready(1)
-        yield s
 
 
-@pytest.fixture
-def client(served: Stack) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=60) as c:
-        yield c
+served = served_by(pools, {"batch": "batch", "w1": EMBED, "w2": EMBED, "w3": CLASSIFY, "w4": CHAT})
 
 
 def post(s: Stack, path: str, **body: Any) -> httpx.Response:
@@ -230,24 +212,11 @@ def test_answers_are_as_the_document_says(served: Stack, path: str, body: dict[s
     check(declared(document, path, "post"), post(served, path, **body).json())
 
 
-def ended_batch(client: OpenAI, endpoint: Any, bodies: list[dict[str, Any]]) -> tuple[Batch, list[Any]]:
-    """A batch of these lines, completed, and the bodies of its answers in the order of the lines."""
-    lines = [
-        json.dumps({"custom_id": str(i), "method": "POST", "url": endpoint, "body": body})
-        for i, body in enumerate(bodies)
-    ]
-    file = client.files.create(file=("lines.jsonl", "\n".join(lines).encode()), purpose="batch")
-    batch = client.batches.create(input_file_id=file.id, endpoint=endpoint, completion_window="24h")
-    end_state = wait_until(lambda: (b := client.batches.retrieve(batch.id)).status == "completed" and b, "completed")
-    answers = [json.loads(line) for line in client.files.content(end_state.output_file_id).text.splitlines()]
-    return end_state, [a["response"]["body"] for a in sorted(answers, key=lambda a: int(a["custom_id"]))]
-
-
 def test_lines_of_a_batch_are_embedded(client: OpenAI) -> None:
     """The vectors are the same as online, also those of several jobs; a line that can't be embedded has an error."""
     many = [f"text {i}" for i in range(130)]
     bodies = [{"model": "embedder", "input": value} for value in (*TEXTS, many, "")]
-    end_state, answers = ended_batch(client, "/v1/embeddings", bodies)
+    end_state, answers = answered(client, bodies, "/v1/embeddings")
     assert (end_state.request_counts.completed, end_state.request_counts.failed) == (4, 1)
     vectors = [[d["embedding"] for d in one["data"]] for one in answers]
     assert vectors == [*([as_made(text)] for text in TEXTS), [as_made(text) for text in many]]
@@ -267,7 +236,7 @@ def test_lines_of_a_batch_are_scored_ranked_and_classified(
 ) -> None:
     """The results are the same as online."""
     online = post(served, endpoint, **body).json()
-    end_state, answers = ended_batch(client, endpoint, [body, body])
+    end_state, answers = answered(client, [body, body], endpoint)
     assert end_state.request_counts.failed == 0
     usage_field = "meta" if "meta" in online else "usage"
     assert [(one[shows], one[usage_field]) for one in answers] == [(online[shows], online[usage_field])] * 2

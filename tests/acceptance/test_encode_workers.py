@@ -4,11 +4,10 @@ The mock engine dies of an encoded picture of another shape, as real engines do.
 """
 
 import signal
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 from openai import OpenAI
 
@@ -18,7 +17,8 @@ from app.messages.wire import encode
 from app.settings import Settings
 from tests.encode_counts import settled, wait_for
 from tests.pictures import asked, png
-from tests.stack import Stack, indexed_blocks, leases, metric, mock_pool, stack, timeline, wait_until
+from tests.serving import Pools, served_by
+from tests.stack import Stack, indexed_blocks, leases, metric, mock_pool, timeline, wait_until
 from tests.vlm import random_vlm
 
 POOL, EYES = "both-pool", "eyes-pool"
@@ -27,8 +27,7 @@ ODD, BLIND = "odd-eyes", "no-eyes"
 DEADLY = 77  # a picture of this colour kills the odd encoder
 
 
-@pytest.fixture(scope="module")
-def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def pools(_: Path) -> Pools:
     """Four models: two encoders; encode, prefill and decode apart; an encoder that errs; none that lives."""
     path = {"path": str(random_vlm("idefics3", weights=False))}
     args: dict[str, Any] = {"max_model_len": 2048, "block_size": 16, "step_ms": 15.0, "encode_tokens_per_s": 250.0}
@@ -37,7 +36,7 @@ def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         return mock_pool(model=model, **args | more) | path | {"role": role}
 
     split = {"disagg": {"remote_tokens": 64, "remote_wait_s": 60.0}}
-    pools = {
+    return {
         POOL: pool("sees"),
         EYES: pool("sees", "encode"),
         "alone-pool": pool("alone"),
@@ -47,21 +46,10 @@ def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         BLIND: pool("eyeless", "encode"),
         "eyeless-pool": pool("eyeless"),
     }
-    folder = tmp_path_factory.mktemp("encode")
-    with stack(valkey_url, folder, pools, XYLEM_DEPLOYMENT="encode") as s:
-        s.api()
-        for name in pools:
-            if name != BLIND:
-                s.worker(name, name)
-        s.worker(EYES, "second-eyes")
-        wait_until(lambda: len(leases(s)) == 10 and (s.ready() or {}).get("ready"), "all workers", 90)
-        yield s
 
 
-@pytest.fixture
-def client(served: Stack) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=60) as c:
-        yield c
+LIVE = (POOL, EYES, "alone-pool", *APART.values(), "odd-pool", ODD, "eyeless-pool")
+served = served_by(pools, {name: name for name in LIVE} | {"second-eyes": EYES})
 
 
 def answer(client: OpenAI, model: str, messages: list[Any], **fields: Any) -> Any:

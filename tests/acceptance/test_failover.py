@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 import httpx
-import openai
 import pytest
 from redis.exceptions import ResponseError
 
 from tests.sentinels import MASTER, PASSWORD, Watched, watched
-from tests.stack import BIN, Stack, free_port, mock_pool, stack, wait_until
+from tests.serving import client_of
+from tests.stack import Stack, mock_pool, stack, wait_until
 
 POOL = "decode-pool-a"
 WITHIN_S = 20  # a failover, also on a busy machine
@@ -42,14 +42,12 @@ def story(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
     ):
         s.api()
         s.worker()
-        port = free_port()
-        flower = f"http://127.0.0.1:{port}"
-        s.spawn("flower", str(BIN / "celery"), "-A", "app", "flower", f"--port={port}", FLOWER_UNAUTHENTICATED_API="1")
         s.wait_ready()
+        flower, _ = s.flower(FLOWER_UNAUTHENTICATED_API="1")
         wait_until(lambda: workers(flower), "Flower sees the worker", 60)
         assert answered(s)
         old = watch.master
-        with openai.OpenAI(base_url=f"{s.url}/v1", api_key="none", max_retries=0, timeout=60) as c:
+        with client_of(s.url) as c:
             fields = {"model": "mock", "prompt": "hello", "seed": 3, "max_tokens": 300}
             fields["extra_body"] = {"ignore_eos": True}
             whole = c.completions.create(**fields).choices[0].text

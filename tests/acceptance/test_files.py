@@ -1,8 +1,7 @@
 """OpenAI's files with the official client: kept as they came, for who brought them, as long as was said."""
 
-import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,11 @@ from app.batch.file_store import FileStore
 from app.batch.records import RECORD, StoredFile
 from app.batch.storage import Storage
 from app.ids import FileId
-from app.keys import Keys
-from app.store import Wire, async_client
 from tests.acceptance.test_bad_input import refusal
 from tests.acceptance.test_security import create
-from tests.stack import Stack, free_port, mock_pool, stack, wait_until
+from tests.serving import client_of, served_by, serving
+from tests.stack import Stack, free_port, mock_pool, wait_until
+from tests.wires import as_worker
 
 POOL = "decode-pool-a"
 MIB = 2**20
@@ -29,22 +28,8 @@ MOST = 110 * MIB
 LINE = b'{"custom_id": "1", "method": "POST", "url": "/v1/completions", "body": {}}\n'
 
 
-@pytest.fixture(scope="module")
-def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """An API that asks for no keys; no worker."""
-    directory = tmp_path_factory.mktemp("files")
-    env = {"XYLEM_DEPLOYMENT": "files", "XYLEM_FILES": str(directory / "store"), "XYLEM_MAX_FILE": str(MOST)}
-    with stack(valkey_url, directory, {POOL: mock_pool()}, **env) as s:
-        s.api()
-        wait_until(s.ready, "the API listens")
-        yield s
-        assert "Traceback" not in s.log("api")
-
-
-@pytest.fixture(scope="module")
-def client(served: Stack) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
-        yield client
+# An API that asks for no keys; no worker.
+served = served_by({POOL: mock_pool()}, {}, XYLEM_FILES="{path}/store", XYLEM_MAX_FILE=str(MOST))
 
 
 @pytest.fixture
@@ -60,19 +45,6 @@ def bring(client: OpenAI, content: bytes = LINE, name: str = "in.jsonl", **more:
 def stored(s: Stack) -> set[str]:
     """The files that have bytes."""
     return {path.name for path in (s.directory / "store" / "files").glob("*")}
-
-
-def on_shelf(s: Stack, do: Callable[[FileStore], Any]) -> None:
-    """Calls `do` with a file store as a batch worker has it."""
-
-    async def act() -> None:
-        client = async_client(s.redis_url)
-        wire = Wire(client)
-        await do(FileStore(wire, Keys(s.deployment)))
-        wire.close()
-        await client.aclose()
-
-    asyncio.run(act())
 
 
 def test_a_file_is_kept_as_it_came_and_deleted(served: Stack, client: OpenAI) -> None:
@@ -124,7 +96,7 @@ def test_a_file_lives_as_long_as_was_asked_and_is_then_gone_at_once(served: Stac
     past = int(time.time()) - 1
     over = StoredFile(FileId("file-over"), "", "over.jsonl", "batch", 4, past - 3600, past)
     Storage(served.environment()["XYLEM_FILES"]).put(over.path, b"over")
-    on_shelf(served, lambda file_store: file_store.add(over))
+    as_worker(served, lambda wire, keys: FileStore(wire, keys).add(over))
     assert [file.id for file in client.files.list()] == [upload.id]
     for call in (client.files.retrieve, client.files.content):
         with pytest.raises(openai.NotFoundError):
@@ -204,10 +176,8 @@ def test_what_is_too_large_is_refused_before_or_while_it_comes(valkey_url: str, 
     """The limit is exact to the byte, whether the length is sent or not; and the connection stays usable."""
     limit = 100_000
     env = {"XYLEM_DEPLOYMENT": "small", "XYLEM_FILES": str(tmp_path / "store"), "XYLEM_MAX_FILE": str(limit)}
-    with stack(valkey_url, tmp_path, {POOL: mock_pool()}, **env) as s:
-        s.api()
-        wait_until(s.ready, "the API listens")
-        with OpenAI(base_url=f"{s.url}/v1", api_key="none", max_retries=0, timeout=20) as client:
+    with serving(valkey_url, tmp_path, {POOL: mock_pool()}, {}, **env) as s:
+        with client_of(s.url) as client:
             assert bring(client, b"x" * limit).bytes == limit
             for size in (limit + 1, limit + 100_000, 20 * MIB):
                 with pytest.raises(openai.APIStatusError) as exc_info:
@@ -265,9 +235,7 @@ def test_a_storage_that_cannot_be_written_is_named(valkey_url: str, tmp_path: Pa
     """503, which clients try again."""
     (tmp_path / "store").write_text("not a folder")
     env = {"XYLEM_DEPLOYMENT": "broken", "XYLEM_FILES": str(tmp_path / "store")}
-    with stack(valkey_url, tmp_path, {POOL: mock_pool()}, **env) as s:
-        s.api()
-        wait_until(s.ready, "the API listens")
+    with serving(valkey_url, tmp_path, {POOL: mock_pool()}, {}, **env) as s:
         answer = httpx.post(f"{s.url}/v1/files", data={"purpose": "batch"}, files={"file": ("x", LINE)})
         assert refusal(answer, 503)["code"] == "storage_unavailable"
         assert answer.headers["retry-after"] == "1"
@@ -277,12 +245,10 @@ def test_a_storage_that_cannot_be_written_is_named(valkey_url: str, tmp_path: Pa
 def test_files_of_a_key_have_its_quota_and_no_more(valkey_url: str, tmp_path: Path) -> None:
     """A key's own, or that of the settings; what is deleted makes room, and what was refused is not in the storage."""
     env = {"XYLEM_DEPLOYMENT": "quota", "XYLEM_REQUIRE_KEYS": "true", "XYLEM_FILE_QUOTA": str(2500 + 2 * RECORD)}
-    with stack(valkey_url, tmp_path, {POOL: mock_pool()}, **env, XYLEM_FILES=str(tmp_path / "store")) as s:
-        s.api()
-        wait_until(s.ready, "the API listens")
+    with serving(valkey_url, tmp_path, {POOL: mock_pool()}, {}, **env, XYLEM_FILES=str(tmp_path / "store")) as s:
         for name, limits, most in (("alice", ("--file-quota", str(1000 + RECORD)), 1), ("bob", (), 2)):
             key = create(s, [s.url], name, *limits)
-            with OpenAI(base_url=f"{s.url}/v1", api_key=key, max_retries=0, timeout=20) as client:
+            with client_of(s.url, api_key=key) as client:
                 before = stored(s)
                 ids = [bring(client, b"x" * 1000).id for _ in range(most)]
                 with pytest.raises(openai.PermissionDeniedError, match="bytes") as exc_info:
@@ -296,13 +262,8 @@ def test_files_of_a_key_have_its_quota_and_no_more(valkey_url: str, tmp_path: Pa
 def test_files_are_of_the_key_that_brought_them(valkey_url: str, tmp_path: Path) -> None:
     """Another key sees none of them."""
     env = {"XYLEM_DEPLOYMENT": "files-of", "XYLEM_REQUIRE_KEYS": "true", "XYLEM_FILES": str(tmp_path / "store")}
-    with stack(valkey_url, tmp_path, {POOL: mock_pool()}, **env) as s:
-        s.api()
-        wait_until(s.ready, "the API listens")
-        alice, bob = (
-            OpenAI(base_url=f"{s.url}/v1", api_key=create(s, [s.url], name), max_retries=0, timeout=20)
-            for name in ("alice", "bob")
-        )
+    with serving(valkey_url, tmp_path, {POOL: mock_pool()}, {}, **env) as s:
+        alice, bob = (client_of(s.url, api_key=create(s, [s.url], name)) for name in ("alice", "bob"))
         with alice, bob:
             upload = bring(alice)
             for call in (bob.files.retrieve, bob.files.content, bob.files.delete):

@@ -1,11 +1,9 @@
 """Pictures: real processes, the official client, and mock engines whose pictures are of one colour."""
 
 import io
-import json
 import os
 import signal
 from base64 import b64decode
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,46 +15,26 @@ from celery import Celery
 from openai import OpenAI
 from PIL import Image
 
-from app.ids import BATCH_QUEUE
 from app.media.picture import picture_of
 from app.messages.job import Painting
 from app.painters.mock import picture
 from tests.acceptance.test_security import create
-from tests.stack import Stack, all_free, leases, metric, pid_of_worker, stack, timeline, wait_until
+from tests.batching import answered, lines_of
+from tests.serving import client_of, revive, served_by, serving
+from tests.stack import Stack, all_free, leases, metric, pid_of_worker, timeline, wait_until
 
 POOL, STEP_MS = "image-pool", 20.0
 RULES = {"size": "64x64", "sizes": ["32x32", "64x32", "96x64"], "max_pixels": 4096, "steps": 4, "max_steps": 2000}
 
 
-@pytest.fixture(scope="module")
-def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Two workers that paint pictures."""
-    path = tmp_path_factory.mktemp("images")
-    args = {"step_ms": STEP_MS, "dies_on": "a fatal picture"}
-    pools = {
-        POOL: {
-            "model": "painter",
-            "engine": "mock",
-            "task": "image",
-            "max_running": 4,
-            "args": args,
-            "painting": RULES,
-        },
-    }
-    more = {"XYLEM_MEDIA_STORE": str(path / "media"), "XYLEM_MEDIA_KEEP_S": "3600", "XYLEM_DEPLOYMENT": path.name}
-    with stack(valkey_url, path, pools, **more) as s:
-        s.api()
-        s.worker(BATCH_QUEUE, name="batch")
-        for name in ("w1", "w2"):
-            s.worker(POOL, name=name)
-        s.wait_ready(2, "painter")
-        yield s
-
-
-@pytest.fixture
-def client(served: Stack) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=60) as c:
-        yield c
+PAINTER: dict[str, Any] = {
+    "model": "painter", "engine": "mock", "task": "image", "max_running": 4, "painting": RULES,
+    "args": {"step_ms": STEP_MS, "dies_on": "a fatal picture"},
+}  # fmt: skip
+served = served_by(
+    {POOL: PAINTER}, {"batch": "batch", "w1": POOL, "w2": POOL},
+    XYLEM_MEDIA_STORE="{path}/media", XYLEM_MEDIA_KEEP_S="3600",
+)  # fmt: skip
 
 
 def made(prompt: str, seed: int, step: int = 4, **more: Any) -> bytes:
@@ -282,10 +260,7 @@ def test_a_killed_workers_picture_is_painted_elsewhere_with_equal_bytes(served: 
     (data,) = answer.json()["data"]
     assert b64decode(data["b64_json"]) == made("slow", 11, 150, steps=150)
     assert timeline(served, run)["attempts"] == 2
-    for name in ("w1", "w2"):
-        if served.names[name].poll() is not None:
-            served.worker(POOL, name=name)
-    served.wait_ready(2, "painter")
+    revive(served)
 
 
 def running(s: Stack) -> str | None:
@@ -298,26 +273,12 @@ def running(s: Stack) -> str | None:
 
 def test_pictures_are_lines_of_batches(served: Stack, client: OpenAI) -> None:
     """A line may not ask for a URL."""
-
-    def line(number: int, **more: Any) -> str:
-        body = {"model": "painter", "prompt": f"picture {number}", "seed": number} | more
-        return json.dumps({"custom_id": str(number), "method": "POST", "url": "/v1/images/generations", "body": body})
-
-    lines = [*(line(i) for i in range(5)), line(5, response_format="url"), line(6, size="9x9")]
-    file = client.files.create(file=("a.jsonl", "\n".join(lines).encode()), purpose="batch")
-    batch = client.batches.create(
-        input_file_id=file.id,
-        endpoint="/v1/images/generations",
-        completion_window="24h",  # type: ignore[arg-type]
-    )
-    end_state = wait_until(
-        lambda: b if (b := client.batches.retrieve(batch.id)).status == "completed" else None, "the batch", 60
-    )
-    results = [json.loads(raw) for raw in client.files.content(end_state.output_file_id).text.splitlines()]
-    pictures = {r["custom_id"]: b64decode(r["response"]["body"]["data"][0]["b64_json"]) for r in results}
-    assert pictures == {str(i): made(f"picture {i}", i) for i in range(5)}
-    errors = [json.loads(raw) for raw in client.files.content(end_state.error_file_id).text.splitlines()]
-    assert {e["custom_id"] for e in errors} == {"5", "6"}
+    bodies: list[dict[str, Any]] = [{"model": "painter", "prompt": f"picture {i}", "seed": i} for i in range(7)]
+    bodies[5]["response_format"], bodies[6]["size"] = "url", "9x9"
+    batch, answers = answered(client, bodies, "/v1/images/generations")
+    pictures = [b64decode(body["data"][0]["b64_json"]) for body in answers]
+    assert pictures == [made(f"picture {i}", i) for i in range(5)]
+    assert {e["custom_id"] for e in lines_of(client, batch.error_file_id)} == {"5", "6"}
 
 
 def test_a_stored_picture_is_its_keys_own_and_expires(valkey_url: str, tmp_path: Path) -> None:
@@ -328,12 +289,9 @@ def test_a_stored_picture_is_its_keys_own_and_expires(valkey_url: str, tmp_path:
         "XYLEM_MEDIA_STORE": str(tmp_path / "media"),
     }
     pools = {POOL: {"model": "painter", "engine": "mock", "task": "image", "painting": RULES}}
-    with stack(valkey_url, tmp_path, pools, XYLEM_MEDIA_KEEP_S="2", **env) as s:
-        s.api()
-        s.worker(POOL)
-        s.wait_ready(1, "painter")
+    with serving(valkey_url, tmp_path, pools, {"worker": POOL}, XYLEM_MEDIA_KEEP_S="2", **env) as s:
         alice, bob = (create(s, [s.url], name) for name in ("alice", "bob"))
-        with OpenAI(base_url=f"{s.url}/v1", api_key=alice, max_retries=0, timeout=20) as client:
+        with client_of(s.url, api_key=alice) as client:
             answer = client.images.generate(model="painter", prompt="a cat", response_format="url")
         url = (answer.data or [])[0].url or ""
 

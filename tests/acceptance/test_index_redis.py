@@ -9,7 +9,8 @@ import httpx
 import pytest
 
 from tests.redis_server import RedisServer, another_redis
-from tests.stack import Stack, mock_pool, stack, wait_until
+from tests.serving import serving
+from tests.stack import Stack, mock_pool, wait_until
 
 POOL = "decode-pool-a"
 WORDS = "the quick brown fox jumps over the lazy dog and runs "
@@ -21,14 +22,10 @@ def fleet(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     path = tmp_path_factory.mktemp("index")
     with (
         another_redis(path) as index,
-        stack(
-            valkey_url, path, {POOL: mock_pool(speedup=20.0)}, XYLEM_INDEX_URL=index.url, XYLEM_DEPLOYMENT=path.name
+        serving(
+            valkey_url, path, {POOL: mock_pool(speedup=20.0)}, {"one": POOL, "two": POOL}, XYLEM_INDEX_URL=index.url
         ) as s,
     ):
-        s.api()
-        s.worker(name="one")
-        s.worker(name="two")
-        s.wait_ready(2)
         yield s, index
 
 

@@ -17,6 +17,7 @@ from app.api.kserve.protocol import SERVICE
 from app.endpoints import COSTS
 from tests.kserve import asked, grpc_client
 from tests.prompt_embeds import encoded, file, rows
+from tests.serving import begin
 from tests.stack import PYTHON, Stack, free_port, mock_pool, stack, wait_until
 from tests.worst_requests import FORM, MAX_BODY, bodies, bound_of, filled
 
@@ -36,10 +37,7 @@ def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     env = {"XYLEM_DEPLOYMENT": "large-bodies", "XYLEM_LOG_LEVEL": "warning", "XYLEM_GRPC_PORT": str(free_port())}
     with stack(valkey_url, tmp_path_factory.mktemp("large-bodies"), pools, **env) as s:
         s.spawn("api", PYTHON, "-m", "tests.metered", str(s.directory / "held"))
-        s.worker()
-        s.worker(EMBED, EMBED)
-        s.wait_ready()
-        s.wait_ready(model="vectors")
+        begin(s)
         yield s
         assert "Traceback" not in s.log("api")
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import http.server
-import json
 import tarfile
 import threading
 import time
@@ -10,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -23,45 +23,38 @@ from app.cli.main import cli
 from app.ids import BATCH_QUEUE
 from app.messages.wire import encode
 from app.tenants.records import ApiKey
+from tests.batching import answered
 from tests.lora import tiny_adapter
-from tests.stack import Stack, free_port, leases, mock_pool, stack, wait_until
+from tests.serving import Pools, replica_of, served_by
+from tests.stack import Stack, free_port, leases, mock_pool, wait_until
 
 POOL = "decode-pool-a"
 PROMPT = [{"role": "user", "content": "Tell me a story of a cat, please, and make it long enough to fill some blocks."}]
 WORKERS = 2
 
 
-@pytest.fixture(scope="module")
-def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    path = tmp_path_factory.mktemp("lora")
+_WEB, _OTHER = free_port(), free_port()
+
+
+def pools(path: Path) -> Pools:
     for name in ("one", "two", "three"):
         tiny_adapter(path / "sources" / name, f"weights {name}")
     tiny_adapter(path / "sources" / "large", "w", rank=65)
     tiny_adapter(path / "elsewhere", "secret")
-    env = {
-        "XYLEM_DEPLOYMENT": path.name, "XYLEM_LORA_STORE": str(path / "store"),
-        "XYLEM_LORA_SOURCES": f"{path / 'sources'},http://127.0.0.1:{_web.port}/public",
-        "XYLEM_LORA_NETWORKS": "127.0.0.1/32", "XYLEM_PATIENCE_S": "20",
-    }  # fmt: skip
-    pools = {
-        POOL: mock_pool(block_size=16, step_ms=1.0, max_adapters=3, adapter_load_s=0.05, fails_on_adapter="broken")
-    }
-    with stack(valkey_url, path, pools, **env) as s:
-        s.api()
-        s.api("other", _OTHER)
-        for name in ("w1", "w2"):
-            s.worker(POOL, name)
-        s.wait_ready(WORKERS)
-        s.wait_ready(WORKERS, url=f"http://127.0.0.1:{_OTHER}")
-        yield s
-        assert "Traceback" not in s.log("api") + s.log("other") + s.log("w1") + s.log("w2")
+    return {POOL: mock_pool(block_size=16, step_ms=1.0, max_adapters=3, adapter_load_s=0.05, fails_on_adapter="broken")}
 
 
-class _Web:
-    port = free_port()
+fleet = served_by(
+    pools, {"w1": POOL, "w2": POOL}, XYLEM_LORA_STORE="{path}/store", XYLEM_LORA_NETWORKS="127.0.0.1/32",
+    XYLEM_LORA_SOURCES=f"{{path}}/sources,http://127.0.0.1:{_WEB}/public", XYLEM_PATIENCE_S="20",
+)  # fmt: skip
 
 
-_web, _OTHER = _Web(), free_port()
+@pytest.fixture(scope="module")
+def served(fleet: Stack) -> Stack:
+    """Two replicas."""
+    replica_of(fleet, "other", _OTHER)
+    return fleet
 
 
 @pytest.fixture
@@ -146,19 +139,10 @@ def test_an_adapter_is_a_model_of_its_own(clean: Stack) -> None:
 def test_batches_name_it_or_an_alias_as_their_model(clean: Stack) -> None:
     add(clean, "lined", "one").raise_for_status()
     alias(clean, named={"primary": "lined", "fallback": "mock"}).raise_for_status()
-    lines = [
-        {"custom_id": name, "method": "POST", "url": "/v1/chat/completions",
-         "body": {"model": name, "messages": PROMPT, "max_tokens": 12, "temperature": 0}}
-        for name in ("lined", "named")
-    ]  # fmt: skip
+    chat = {"messages": PROMPT, "max_tokens": 12, "temperature": 0}
     clean.worker(BATCH_QUEUE, "batch")
     with client(clean.port) as c:
-        file = c.files.create(file=("in.jsonl", "\n".join(map(json.dumps, lines)).encode()), purpose="batch")
-        batch = c.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
-        wait_until(lambda: c.batches.retrieve(batch.id).status == "completed", "the batch is done", 60)
-        output = c.batches.retrieve(batch.id).output_file_id
-        assert output
-        bodies = [json.loads(line)["response"]["body"] for line in c.files.content(output).text.splitlines()]
+        _, bodies = answered(c, [{"model": name, **chat} for name in ("lined", "named")])
     assert [(a["model"], a["choices"][0]["message"]["content"]) for a in bodies] == [("lined", ask(clean, "lined"))] * 2
 
 
@@ -308,9 +292,9 @@ def test_it_comes_by_http_with_a_checksum(clean: Stack) -> None:
         tar.add(source(clean, "one"), "one")
     digest = hashlib.sha256((public / "a.tar.gz").read_bytes()).hexdigest()
     handler = partial(http.server.SimpleHTTPRequestHandler, directory=clean.directory / "web")
-    with http.server.ThreadingHTTPServer(("127.0.0.1", _web.port), handler) as server:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", _WEB), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{_web.port}/public/a.tar.gz"
+        url = f"http://127.0.0.1:{_WEB}/public/a.tar.gz"
         answer = add(clean, "web", "", source=url)
         assert answer.json()["error"]["param"] == "sha256"
         adapter = add(clean, "web", "", source=url, sha256=digest).json()

@@ -20,6 +20,7 @@ from app.messages.media import Media
 from app.tokenizing.tokenizer import load_tokenizer
 from tests.chaos.fleet import Fleet
 from tests.media.samples import video
+from tests.serving import client_of
 from tests.stack import indexed_blocks, wait_until
 from tests.vlm import Kind, random_vlm
 
@@ -80,7 +81,7 @@ def test_the_index_has_the_hashes_that_the_api_computes(fleet: tuple[Kind, Fleet
     """All whole blocks of the prompt, also those within the pictures, are found as the worker has them."""
     kind, f = fleet
     s = f.stack
-    with OpenAI(base_url=f"{f.urls()[0]}/v1", api_key="none", max_retries=0, timeout=300) as client:
+    with client_of(f.urls()[0]) as client:
         pictures = [rgb(1, (200, 60)), rgb(2, (117, 300))]
         before = indexed_blocks(s, POOL)
         usage = answer(client, asked(*pictures)).usage
@@ -96,7 +97,7 @@ def test_the_index_has_the_hashes_that_the_api_computes(fleet: tuple[Kind, Fleet
 
 def test_a_second_question_meets_the_pictures_kv_and_another_picture_does_not(fleet: tuple[Kind, Fleet]) -> None:
     _, f = fleet
-    with OpenAI(base_url=f"{f.urls()[0]}/v1", api_key="none", max_retries=0, timeout=300) as client:
+    with client_of(f.urls()[0]) as client:
         messages = asked(rgb(21, (224, 224)))
         first = answer(client, messages)
         more = [*messages, {"role": "assistant", "content": "I do."}, {"role": "user", "content": "And?"}]
@@ -115,7 +116,7 @@ def test_a_video_is_pictures_of_the_prompt_or_one_medium_or_refused(fleet: tuple
     data = base64.b64encode(video(frames=3, fps=1, size=(256, 192))).decode()
     film = {"type": "video_url", "video_url": {"url": f"data:video/mp4;base64,{data}"}}
     messages: list[Any] = [{"role": "user", "content": [{"type": "text", "text": "Watch."}, film]}]
-    with OpenAI(base_url=f"{f.urls()[0]}/v1", api_key="none", max_retries=0, timeout=300) as client:
+    with client_of(f.urls()[0]) as client:
         if f.stack.pools[POOL]["engine"] == "sglang":
             with pytest.raises(BadRequestError, match="takes no videos"):
                 answer(client, messages)

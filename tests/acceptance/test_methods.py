@@ -6,21 +6,15 @@ import httpx
 import pytest
 
 from tests.acceptance.test_bad_input import CHAT, TEXT, refusal
-from tests.stack import Stack, mock_pool, stack, wait_until
+from tests.serving import served_by
+from tests.stack import Stack, mock_pool, wait_until
 
 POOL = "decode-pool-a"
 ASK = {"model": "mock", "prompt": "hello", "max_tokens": 2}
 BACKGROUND = {"model": "mock", "input": "x", "background": True, "max_output_tokens": 4000, "ignore_eos": True}
 
 
-@pytest.fixture(scope="module")
-def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    with stack(valkey_url, tmp_path_factory.mktemp("methods"), {POOL: mock_pool()}, XYLEM_DEPLOYMENT="methods") as s:
-        s.api()
-        s.worker()
-        s.wait_ready()
-        yield s
-        assert "Traceback" not in s.log("api")
+served = served_by({POOL: mock_pool()})
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,8 @@ from app.dialects.families import reasoning_only
 from app.dialects.output_parser import OutputParser
 from app.dialects.parts import Content, Reasoning
 from app.schemas.neutral import NEUTRAL, NEUTRAL_OF_MESSAGES
-from tests.stack import Stack, mock_pool, stack, timeline, wait_until
+from tests.serving import client_of, served_by, serving
+from tests.stack import Stack, mock_pool, timeline, wait_until
 
 Endpoint = Literal["chat", "text"]
 ENDPOINTS = ("chat", "text")
@@ -34,21 +35,7 @@ EXTENSIONS = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    path = tmp_path_factory.mktemp("parameters")
-    with stack(valkey_url, path, {"decode-pool-a": POOL}, XYLEM_DEPLOYMENT="parameters") as s:
-        s.api()
-        s.worker()
-        s.wait_ready()
-        yield s
-        assert "Traceback" not in s.log("api") + s.log("worker")
-
-
-@pytest.fixture(scope="module")
-def http(served: Stack) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=served.url, timeout=30) as client:
-        yield client
+served = served_by({"decode-pool-a": POOL})
 
 
 @dataclass
@@ -496,10 +483,7 @@ def test_a_history_may_have_what_an_answer_did_not(http: httpx.Client) -> None:
 def thinks(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """The same model, of which some words are taken for the markers of its reasoning."""
     path = tmp_path_factory.mktemp("thinks")
-    with stack(valkey_url, path, {"decode-pool-a": POOL | {"reasoning": MARKERS}}, XYLEM_DEPLOYMENT="thinks") as s:
-        s.api()
-        s.worker()
-        s.wait_ready()
+    with serving(valkey_url, path, {"decode-pool-a": POOL | {"reasoning": MARKERS}}, XYLEM_DEPLOYMENT="thinks") as s:
         yield s
 
 
@@ -695,7 +679,7 @@ def test_the_metrics_count_requests_and_tokens(http: httpx.Client, served: Stack
 
 def test_answers_come_while_others_are_being_made(served: Stack) -> None:
     """The engine batches: ten answers come whole while a long one goes on."""
-    with openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
+    with client_of(served.url) as client:
 
         def asked(number: int, tokens: int, **fields: Any) -> Any:
             return client.completions.create(

@@ -2,7 +2,6 @@
 
 import shlex
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import httpx
 import pytest
 
 from tests.acceptance.test_bad_input import CHAT, TEXT, refusal
+from tests.serving import served_by
 from tests.stack import ROOT, Stack, mock_pool, stack, wait_until
 
 POOL = "decode-pool-a"
@@ -22,22 +22,8 @@ PREFLIGHT = {
 }
 
 
-@pytest.fixture(scope="module")
-def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A stack on loopback, as by default; one foreign page is named."""
-    env = {"XYLEM_DEPLOYMENT": "origins", "XYLEM_ALLOWED_ORIGINS": APP}
-    with stack(valkey_url, tmp_path_factory.mktemp("origins"), {POOL: mock_pool()}, **env) as s:
-        s.api()
-        s.worker()
-        s.wait_ready()
-        yield s
-        assert "Traceback" not in s.log("api")
-
-
-@pytest.fixture(scope="module")
-def http(served: Stack) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=served.url, timeout=20) as client:
-        yield client
+# A stack on loopback, as by default; one foreign page is named.
+served = served_by({POOL: mock_pool()}, XYLEM_ALLOWED_ORIGINS=APP)
 
 
 @pytest.mark.parametrize("origin", [EVIL, "null", f"{APP}.evil.example", f"{APP}:8443", "http://localhost:3000", ""])

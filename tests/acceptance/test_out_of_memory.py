@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
-import openai
 import pytest
 
+from tests.serving import begin, client_of
 from tests.stack import Stack, all_free, free_port, mock_pool, stack, valkey, wait_until
 
 POOL = "decode-pool-a"
@@ -20,9 +20,7 @@ def stacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     directory.mkdir()
     env = {"XYLEM_WORKER_PORT": str(free_port())}
     with valkey(directory) as url, stack(url, path, {POOL: mock_pool(step_ms=20.0)}, **env) as s:
-        s.api()
-        s.worker()
-        s.wait_ready()
+        begin(s, {"worker": POOL})
         yield s
         assert "Traceback" not in s.log("api")
 
@@ -100,7 +98,7 @@ def test_a_request_is_refused_and_told_why_and_when_to_come_again(
 def test_a_stream_in_progress_goes_on_when_there_is_memory_again(served: Stack) -> None:
     """The worker keeps what Redis does not take."""
     fields = {"model": "mock", "prompt": "hello", "seed": 3, "max_tokens": 300, "extra_body": {"ignore_eos": True}}
-    with openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+    with client_of(served.url) as client:
         whole = client.completions.create(**fields).choices[0].text
         stream = iter(client.completions.create(**fields, stream=True))
         text = "".join(next(stream).choices[0].text for _ in range(20))

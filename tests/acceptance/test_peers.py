@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openai import OpenAI
 
+from tests.serving import client_of
 from tests.stack import (
     ROOT,
     Stack,
@@ -46,7 +46,7 @@ ENV = {
 
 def ask(s: Stack, seed: int, prompt: str = LONG) -> tuple[str, str]:
     """The answer, and the request's id."""
-    with OpenAI(base_url=f"{s.url}/v1", api_key="none", max_retries=0, timeout=200) as c:
+    with client_of(s.url) as c:
         fields: dict[str, Any] = {"model": MODEL, "prompt": prompt, "seed": seed, "temperature": 0, "max_tokens": 50}
         answer = c.completions.create(**fields, extra_body={"ignore_eos": True})
     return answer.choices[0].text, answer.id

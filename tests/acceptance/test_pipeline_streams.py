@@ -5,19 +5,18 @@ Real processes, the official client, scripted mocks.
 
 import os
 import signal
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import openai
 import pytest
-import yaml
 from openai import OpenAI, Stream
 from openai.types.chat import ChatCompletionChunk
 
 from tests.acceptance.test_document import declared
 from tests.acceptance.test_pipelines import CHATS, asked, events, post
-from tests.stack import Stack, all_free, leases, metric, mock_pool, stack, wait_until
+from tests.serving import revive, served_by
+from tests.stack import Stack, all_free, leases, metric, mock_pool, wait_until
 
 WRITERS, THINKERS, ANSWERERS = "writers", "thinkers", "answerers"
 STEP_S, WORDS = 0.02, 60
@@ -42,25 +41,8 @@ POOLS = {
 }
 
 
-@pytest.fixture(scope="module")
-def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Two workers write."""
-    path = tmp_path_factory.mktemp("pipeline-streams")
-    with stack(valkey_url, path, POOLS, XYLEM_DEPLOYMENT=path.name) as s:
-        pipelines = {name: {"stages": stages} for name, stages in PIPELINES.items()}
-        s.pools_file.write_text(yaml.safe_dump({"pools": POOLS, "pipelines": pipelines}))
-        s.api()
-        for name in ("writers-1", "writers-2", THINKERS, ANSWERERS):
-            s.worker(name.partition("-")[0], name=name)
-        for model, count in (("writer", 2), ("thinker", 1), ("answerer", 1)):
-            s.wait_ready(count, model)
-        yield s
-
-
-@pytest.fixture
-def client(served: Stack) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=60) as c:
-        yield c
+WORKERS = {"writers-1": "writers", "writers-2": "writers", THINKERS: THINKERS, ANSWERERS: ANSWERERS}
+served = served_by(POOLS, WORKERS, more={"pipelines": {name: {"stages": stages} for name, stages in PIPELINES.items()}})
 
 
 def streamed(client: OpenAI, model: str, text: str, **more: Any) -> Stream[ChatCompletionChunk]:
@@ -178,10 +160,7 @@ def test_pieces_go_on_when_a_worker_dies(served: Stack, client: OpenAI) -> None:
             os.kill(busy[0].worker.pid, signal.SIGKILL)
     assert by_stage(chunks) == {1: (SLOW, SLOW)}
     assert content(chunks) == ANSWER
-    for name in ("writers-1", "writers-2"):
-        if served.names[name].poll() is not None:
-            served.worker(WRITERS, name=name)
-    served.wait_ready(2, "writer")
+    revive(served)
 
 
 def test_pieces_are_as_declared(served: Stack) -> None:

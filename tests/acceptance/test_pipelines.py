@@ -5,7 +5,6 @@ import json
 import os
 import signal
 from base64 import b64decode, b64encode
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,17 +12,17 @@ from typing import Any
 import httpx
 import openai
 import pytest
-import yaml
 from openai import OpenAI
 
-from app.ids import BATCH_QUEUE
 from app.messages.job import Painting
 from app.painters.mock import picture
 from tests.acceptance.test_document import declared
 from tests.acceptance.test_security import create
+from tests.batching import answered, lines_of
+from tests.serving import client_of, revive, served_by, serving
 from tests.speech.samples import GARDEN, encoded, quiet, tone, wav
 from tests.speech.whisper_like import whisper_like
-from tests.stack import Stack, all_free, leases, metric, mock_pool, stack, wait_until
+from tests.stack import Stack, all_free, leases, metric, mock_pool, wait_until
 
 WRITERS, PAINTERS, EARS, ANSWERERS = "writers", "painters", "ears", "answerers"
 IMAGES, CHATS = "/v1/images/generations", "/v1/chat/completions"
@@ -49,6 +48,7 @@ PIPELINES: dict[str, list[dict[str, Any]]] = {
     "unanswered": [{"model": "writer", "template": "Rephrase {input}"}, {"model": "absent"}],
     "think": [DESCRIBE, {"model": "answerer"}],
 }
+DECLARED = {"pipelines": {name: {"stages": stages} for name, stages in PIPELINES.items()}}
 
 
 def pools(path: Path) -> dict[str, dict[str, Any]]:
@@ -70,39 +70,13 @@ def pools(path: Path) -> dict[str, dict[str, Any]]:
     }
 
 
-@pytest.fixture(scope="module")
-def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Two workers write and two paint."""
-    path = tmp_path_factory.mktemp("pipelines")
-    more = {"XYLEM_DEPLOYMENT": path.name, "XYLEM_PATIENCE_S": "1", "XYLEM_MEDIA_STORE": str(path / "media")}
-    with stack(valkey_url, path, pools(path), **more) as s:
-        declare(s)
-        s.api()
-        s.worker(BATCH_QUEUE, name="batch")
-        for pool in (WRITERS, PAINTERS):
-            for number in (1, 2):
-                s.worker(pool, name=f"{pool}-{number}")
-        for pool in (EARS, ANSWERERS):
-            s.worker(pool, name=pool)
-        ready(s)
-        yield s
-
-
-def declare(s: Stack) -> None:
-    """Writes the pipelines into the pools file, before the stack's processes start."""
-    pipelines = {name: {"stages": stages} for name, stages in PIPELINES.items()}
-    s.pools_file.write_text(yaml.safe_dump({"pools": s.pools, "pipelines": pipelines}))
-
-
-def ready(s: Stack) -> None:
-    for model, count in (("writer", 2), ("painter", 2), ("ears", 1), ("answerer", 1)):
-        s.wait_ready(count, model)
-
-
-@pytest.fixture
-def client(served: Stack) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=60) as c:
-        yield c
+served = served_by(
+    pools,
+    {"batch": "batch", **{f"{pool}-{i}": pool for pool in (WRITERS, PAINTERS) for i in (1, 2)}}
+    | {pool: pool for pool in (EARS, ANSWERERS)},
+    more=DECLARED,
+    XYLEM_PATIENCE_S="1", XYLEM_MEDIA_STORE="{path}/media",
+)  # fmt: skip
 
 
 def painted(prompt: str, seed: int, step: int = 4, **more: Any) -> bytes:
@@ -312,10 +286,7 @@ def test_a_worker_killed_in_either_stage_changes_nothing(served: Stack, body: di
     (data,) = answer.json()["data"]
     assert data["revised_prompt"] == expected_prompt
     assert b64decode(data["b64_json"]) == painted(expected_prompt, 11, steps, steps=steps)
-    for name in (f"{pool}-1", f"{pool}-2"):
-        if served.names[name].poll() is not None:
-            served.worker(pool, name=name)
-    ready(served)
+    revive(served)
 
 
 def test_pipelines_are_listed_and_answers_are_as_declared(client: OpenAI, served: Stack) -> None:
@@ -345,35 +316,20 @@ def test_a_pipelines_name_is_taken(served: Stack) -> None:
 
 
 def test_a_pipeline_in_a_batch_is_that_lines_error(served: Stack, client: OpenAI) -> None:
-    lines = [
-        json.dumps(
-            {"custom_id": model, "method": "POST", "url": CHATS, "body": {"model": model, "messages": asked("x")}}
-        )
-        for model in ("answerer", "rephrase")
-    ]
-    file = client.files.create(file=("a.jsonl", "\n".join(lines).encode()), purpose="batch")
-    batch = client.batches.create(input_file_id=file.id, endpoint=CHATS, completion_window="24h")
-    end = wait_until(
-        lambda: b if (b := client.batches.retrieve(batch.id)).status in ("completed", "failed") else None, "it ends", 60
-    )
-    assert (end.status, end.request_counts and end.request_counts.failed) == ("completed", 1), end
-    (error,) = [json.loads(raw) for raw in client.files.content(end.error_file_id or "").text.splitlines()]
-    assert (error["custom_id"], error["response"]["status_code"]) == ("rephrase", 400)
+    end, _ = answered(client, [{"model": model, "messages": asked("x")} for model in ("answerer", "rephrase")])
+    assert end.request_counts.failed == 1, end
+    (error,) = lines_of(client, end.error_file_id)
+    assert (error["custom_id"], error["response"]["status_code"]) == ("1", 400)
     assert "is a pipeline" in error["response"]["body"]["error"]["message"]
 
 
 def test_an_api_key_pays_for_one_request_and_all_tokens(valkey_url: str, tmp_path: Path) -> None:
     env = {"XYLEM_DEPLOYMENT": "pipelines-of", "XYLEM_REQUIRE_KEYS": "true"}
-    with stack(valkey_url, tmp_path, pools(tmp_path), **env) as s:
-        declare(s)
-        s.api()
-        for pool in (WRITERS, ANSWERERS):
-            s.worker(pool, name=pool)
-        for model in ("writer", "answerer"):
-            s.wait_ready(1, model)
+    workers = {pool: pool for pool in (WRITERS, ANSWERERS)}
+    with serving(valkey_url, tmp_path, pools(tmp_path), workers, more=DECLARED, **env) as s:
         limits = ("--rpm", "2", "--tpm", "300")
         key = create(s, [s.url], "alice", *limits)
-        with OpenAI(base_url=f"{s.url}/v1", api_key=key, max_retries=0, timeout=60) as client:
+        with client_of(s.url, api_key=key) as client:
             create_chat = client.chat.completions.with_raw_response.create
             first = create_chat(model="rephrase", messages=asked("Paris where?"))
             usage = first.parse().usage

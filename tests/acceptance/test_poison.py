@@ -1,33 +1,30 @@
 """Prompts that end whatever engine they meet."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from openai import APIStatusError, OpenAI
+from openai import APIStatusError
 
-from tests.stack import Stack, all_free, leases, mock_pool, stack, wait_until
+from tests.serving import client_of, revive, served_by
+from tests.stack import Stack, all_free, leases, mock_pool, wait_until
 
 POOL = "decode-pool-a"
 
 
 def write(s: Stack, prompt: str, tokens: int = 250) -> str:
     """The whole text of a streamed answer."""
-    with OpenAI(base_url=f"{s.url}/v1", api_key="none", max_retries=0, timeout=100) as client:
+    with client_of(s.url) as client:
         stream = client.completions.create(
             model="mock", prompt=prompt, max_tokens=tokens, temperature=0, stream=True, extra_body={"ignore_eos": True}
         )
         return "".join(chunk.choices[0].text for chunk in stream)
 
 
-@pytest.fixture(scope="module")
-def fleet(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    env = {"XYLEM_DEPLOYMENT": "poison", "XYLEM_MAX_MIGRATIONS": "2", "XYLEM_STALL_S": "4"}
-    env["XYLEM_SSE_PING_S"] = "60"  # until the first comment a stream may still end with an HTTP error
-    pools = {POOL: mock_pool(step_ms=20.0, dies_on="poison", hangs_on="venom")}
-    with stack(valkey_url, tmp_path_factory.mktemp("poison"), pools, **env) as s:
-        s.api()
-        yield s
+fleet = served_by(
+    {POOL: mock_pool(step_ms=20.0, dies_on="poison", hangs_on="venom")}, {},
+    XYLEM_MAX_MIGRATIONS="2", XYLEM_STALL_S="4",
+    XYLEM_SSE_PING_S="60",  # until the first comment a stream may still end with an HTTP error
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("what", ["poison", "venom"])
@@ -37,10 +34,8 @@ def test_a_poison_prompt_is_given_up_and_the_others_are_answered(fleet: Stack, w
     Other answers on them go on, and the prompt gets one clear error.
     """
     names = [f"worker-{i}" for i in range(4)]
-    for name in names:
-        if name not in fleet.names or fleet.names[name].poll() is not None:
-            fleet.worker(name=name)
-    fleet.wait_ready(4)
+    fleet.workers = dict.fromkeys(names, POOL)
+    revive(fleet)
     with ThreadPoolExecutor(9) as threads:
         references = list(threads.map(lambda i: write(fleet, f"story {i}"), range(3)))
         stories = [threads.submit(write, fleet, f"story {i % 3}") for i in range(9)]

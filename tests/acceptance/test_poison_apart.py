@@ -3,42 +3,39 @@
 Pictures, prompts and answers are computed by workers of their own.
 """
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
-from openai import APIStatusError, OpenAI
+from openai import APIStatusError
 
 from tests.pictures import asked, png
-from tests.stack import Stack, all_free, leases, mock_pool, stack, wait_until
+from tests.serving import Pools, client_of, revive, served_by
+from tests.stack import Stack, all_free, leases, mock_pool, wait_until
 from tests.vlm import random_vlm
 
 COUNTS = {"encode": 2, "prefill": 2, "decode": 3}
 NAMES = {f"{role}-{number}": role for role, count in COUNTS.items() for number in range(count)}
 
 
-@pytest.fixture(scope="module")
-def fleet(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """One migration is allowed. Decode workers die of apples, prefill workers of poison apples only."""
+def pools(_: Path) -> Pools:
+    """Decode workers die of apples, prefill workers of poison apples only."""
     path = str(random_vlm("idefics3", weights=False))
     split = {"disagg": {"remote_tokens": 64, "remote_wait_s": 60.0}}
-    usual: dict[str, Any] = {
-        "max_model_len": 2048, "block_size": 16, "step_ms": 15.0, "encode_tokens_per_s": 1000.0,
-    }  # fmt: skip
+    usual: dict[str, Any] = {"max_model_len": 2048, "block_size": 16, "step_ms": 15.0, "encode_tokens_per_s": 1000.0}
     dies = {"prefill": {"dies_on": "poison apple"}, "decode": {"dies_on": "apple"}}
-    pools = {
+    return {
         role: mock_pool(**usual | dies.get(role, {})) | {"path": path, "role": role} | (split if role in dies else {})
         for role in COUNTS
     }
-    env = {"XYLEM_DEPLOYMENT": "apart", "XYLEM_MAX_MIGRATIONS": "1"}
-    with stack(valkey_url, tmp_path_factory.mktemp("apart"), pools, **env) as s:
-        s.api()
-        yield s
+
+
+fleet = served_by(pools, {}, XYLEM_MAX_MIGRATIONS="1")
 
 
 def answer(s: Stack, messages: list[Any], tokens: int = 100) -> str:
-    with OpenAI(base_url=f"{s.url}/v1", api_key="none", max_retries=0, timeout=100) as client:
+    with client_of(s.url) as client:
         response = client.chat.completions.create(
             model="mock", messages=messages, max_tokens=tokens, seed=1, extra_body={"ignore_eos": True}
         )
@@ -53,11 +50,8 @@ def test_what_ends_each_worker_that_begins_it_costs_one_migration(
     fleet: Stack, messages: list[Any], first: str
 ) -> None:
     """Whichever worker that was, and all others are answered."""
-    for name, role in NAMES.items():
-        if name not in fleet.names or fleet.names[name].poll() is not None:
-            fleet.worker(role, name)
-    wait_until(lambda: len(leases(fleet)) == len(NAMES), "all workers", 60)
-    fleet.wait_ready(COUNTS["decode"])
+    fleet.workers = NAMES
+    revive(fleet)
     others = [asked(png(i), text=f"Story {i}. " * 20) for i in range(2, 5)]
     with ThreadPoolExecutor(9) as threads:
         references = list(threads.map(lambda each: answer(fleet, each), others))

@@ -1,7 +1,5 @@
 """Tests requests that end each process that begins to handle them: each costs some processes, and then only itself."""
 
-import io
-import json
 import signal
 import threading
 from collections.abc import Iterator
@@ -11,10 +9,11 @@ from typing import Any
 import httpx
 import pytest
 from openai import OpenAI
-from openai.types import Batch
 
+from tests.batching import ended, line, results, submitted
 from tests.chaos.fleet import TEMPLATE
 from tests.poison import READER, RENDERER, mortal
+from tests.serving import begin
 from tests.stack import BIN, Stack, free_port, mock_pool, stack, stop, wait_until
 
 POOL = "decode-pool-a"
@@ -28,9 +27,7 @@ def deadly(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     with stack(
         valkey_url, directory, {POOL: mock_pool(answer_tokens=2000) | {"chat_template": str(TEMPLATE)}}, **env
     ) as s:
-        s.api()
-        s.worker()
-        s.wait_ready()
+        begin(s, {"worker": POOL})
         yield s
 
 
@@ -58,29 +55,9 @@ def batch_workers(s: Stack, count: int) -> Iterator[list[str]]:
         thread.join()
 
 
-def submitted(client: OpenAI, texts: list[str]) -> Batch:
-    lines = [
-        {"custom_id": str(i), "method": "POST", "url": CHAT, "body": {
-            "model": "mock", "messages": [{"role": "user", "content": text}], "max_tokens": 3}}
-        for i, text in enumerate(texts)
-    ]  # fmt: skip
-    raw = "\n".join(map(json.dumps, lines)).encode()
-    file = client.files.create(file=("in.jsonl", io.BytesIO(raw)), purpose="batch")
-    return client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h")
-
-
-def lines_of(client: OpenAI, file: str | None) -> list[dict[str, Any]]:
-    return [json.loads(raw) for raw in client.files.content(file).text.splitlines()] if file else []
-
-
-def ended(client: OpenAI, batch: Batch) -> Batch:
-    def over() -> Batch | None:
-        latest = client.batches.retrieve(batch.id)
-        return latest if latest.status in ("completed", "failed") else None
-
-    latest = wait_until(over, f"{batch.id} has ended", 200, 0.2)
-    assert isinstance(latest, Batch)
-    return latest
+def asked(texts: list[str]) -> list[Any]:
+    messages = [[{"role": "user", "content": text}] for text in texts]
+    return [line(str(i), model="mock", messages=each, max_tokens=3) for i, each in enumerate(messages)]
 
 
 @pytest.mark.timeout(300)
@@ -88,12 +65,12 @@ def test_a_line_that_kills_batch_workers_fails_and_all_others_are_answered(deadl
     """One kills whoever reads the file, one whoever begins it; neither batch ever ended, nor any other one."""
     texts = [f"story {i}" for i in range(70)]
     with OpenAI(base_url=f"{deadly.url}/v1", api_key="none", timeout=60) as client, batch_workers(deadly, 2) as names:
-        bad_batch = submitted(client, [*texts[:5], READER, *texts[6:40], RENDERER, *texts[41:]])
-        other = submitted(client, texts)
-        assert ended(client, other).request_counts.completed == len(texts)  # type: ignore[union-attr]
-        end_state = ended(client, bad_batch)
+        bad_batch = submitted(client, asked([*texts[:5], READER, *texts[6:40], RENDERER, *texts[41:]]))
+        other = submitted(client, asked(texts))
+        assert ended(client, other, 200).request_counts.completed == len(texts)
+        end_state = ended(client, bad_batch, 200)
         assert end_state.status == "completed"
-        output, errors = lines_of(client, end_state.output_file_id), lines_of(client, end_state.error_file_id)
+        output, errors = results(client, end_state)
         assert sorted(int(line["custom_id"]) for line in output) == [i for i in range(70) if i not in (5, 40)]
         assert {error["error"]["line"]: error["error"]["code"] for error in errors} == {
             6: "worker_lost",

@@ -16,7 +16,9 @@ import httpx
 import pytest
 from openai import APIError, AsyncOpenAI, InternalServerError, OpenAI
 
-from tests.stack import Stack, leases, metric, mock_pool, stack, stop, wait_until
+from tests.background import until
+from tests.serving import served_by
+from tests.stack import Stack, leases, metric, mock_pool, stop, wait_until
 
 POOL, PREFILL, DECODE = "decode-pool-a", "prefill-pool-s", "decode-pool-s"
 T = TypeVar("T")
@@ -26,34 +28,23 @@ PROMPT = "Say something about the sea, and then about the weights. "
 
 
 @pytest.fixture(scope="module")
-def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("weights")
+def weights(fleet: Stack) -> Path:
     for version in ("v1", "v2", "v3"):
-        (folder / version).mkdir()
-    return folder
+        (fleet.directory / version).mkdir()
+    return fleet.directory
 
 
-@pytest.fixture(scope="module")
-def fleet(valkey_url: str, tmp_path_factory: pytest.TempPathFactory, weights: Path) -> Iterator[Stack]:
-    """Three workers of a pool, and a prefill and a decode worker, which requests wake."""
-    split = mock_pool(model="split", max_model_len=4096, wake_s=0.2)
-    pools: dict[str, Any] = {
+SPLIT = mock_pool(model="split", max_model_len=4096, wake_s=0.2)
+# Three workers of a pool, and a prefill and a decode worker, which requests wake.
+fleet = served_by(
+    {
         POOL: mock_pool(max_model_len=16_384, step_ms=4.0),
-        PREFILL: split | {"role": "prefill", "disagg": {"remote_tokens": 16, "remote_wait_s": 60}},
-        DECODE: split | {"role": "decode", "wake_on_request": True},
-    }
-    env = {"XYLEM_DEPLOYMENT": "state", "XYLEM_WEIGHTS_FOLDER": str(weights), "XYLEM_PATIENCE_S": "20"}
-    with stack(valkey_url, tmp_path_factory.mktemp("state"), pools, **env) as s:
-        s.api()
-        for i in range(3):
-            s.worker(POOL, f"worker{i}")
-        s.worker(PREFILL, "prefill")
-        s.worker(DECODE, "decode")
-        s.wait_ready(3)
-        s.wait_ready(model="split")
-        wait_until(lambda: leases(s, PREFILL), "the prefill worker")
-        yield s
-        assert "Traceback" not in s.log("api")
+        PREFILL: SPLIT | {"role": "prefill", "disagg": {"remote_tokens": 16, "remote_wait_s": 60}},
+        DECODE: SPLIT | {"role": "decode", "wake_on_request": True},
+    },
+    {"worker0": POOL, "worker1": POOL, "worker2": POOL, "prefill": PREFILL, "decode": DECODE},
+    XYLEM_WEIGHTS_FOLDER="{path}", XYLEM_PATIENCE_S="20",
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -155,12 +146,6 @@ async def load(s: Stack, tokens: int = 60, at_once: int = 8) -> AsyncIterator[Lo
         over.set()
         await asyncio.gather(*tasks)
         await client.close()
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("mode", ["wait", "abort", "keep"])

@@ -10,7 +10,8 @@ import pytest
 
 from app.messages.lease import Speeds
 from tests.lora import tiny_adapter
-from tests.stack import Stack, leases, metric, mock_pool, stack, stop, wait_until
+from tests.serving import Pools, served_by, serving
+from tests.stack import Stack, leases, metric, mock_pool, stop, wait_until
 
 POOL, OTHER = "decode-pool-a", "decode-pool-b"
 BLOCK, ROOM = 16, 192  # blocks of a cache
@@ -18,24 +19,24 @@ PREFIXES = "/admin/prefixes"
 RULES = "You are a helpful assistant of the harbour, and say when the boats leave. " * 8
 
 
-@pytest.fixture(scope="module")
-def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Two workers of one model, and one of another, whose cache is easily filled."""
-    path = tmp_path_factory.mktemp("prefixes")
+ARGS: dict[str, Any] = {"step_ms": 1.0, "total_blocks": ROOM, "max_model_len": 1024, "block_size": BLOCK}
+
+
+def pools(path: Path) -> Pools:
+    """Two models, whose caches are easily filled; and an adapter."""
     tiny_adapter(path / "sources" / "sql", "weights")
-    args = {"step_ms": 1.0, "total_blocks": ROOM, "max_model_len": 1024, "block_size": BLOCK}
-    pools = {POOL: mock_pool(**args), OTHER: mock_pool(model="other", **args)}
-    env = {"XYLEM_DEPLOYMENT": path.name, "XYLEM_LORA_SOURCES": str(path / "sources"), "XYLEM_LORA_STORE": str(path)}
-    with stack(valkey_url, path, pools, **env) as s:
-        s.api()
-        for pool, name in ((POOL, "w1"), (POOL, "w2"), (OTHER, "w3")):
-            s.worker(pool, name)
-        s.wait_ready(2)
-        s.wait_ready(1, "other")
-        yield s
-        logs = "".join(s.log(name) for name in s.names)
-        assert "Traceback" not in logs
-        assert "harbour" not in logs
+    return {POOL: mock_pool(**ARGS), OTHER: mock_pool(model="other", **ARGS)}
+
+
+fleet = served_by(
+    pools, {"w1": POOL, "w2": POOL, "w3": OTHER}, XYLEM_LORA_SOURCES="{path}/sources", XYLEM_LORA_STORE="{path}"
+)
+
+
+@pytest.fixture(scope="module")
+def served(fleet: Stack) -> Iterator[Stack]:
+    yield fleet
+    assert not any("harbour" in fleet.log(name) for name in fleet.names)
 
 
 @pytest.fixture
@@ -226,12 +227,7 @@ def test_a_model_that_is_not_served_is_not_found(served: Stack) -> None:
 def test_prefill_workers_have_it_and_decode_workers_do_not_on_each_rank(valkey_url: str, tmp_path: Path) -> None:
     roles = {"prefill-pool-a": {"role": "prefill", "data_parallel_size": 2}, POOL: {"role": "decode"}}
     pools = {name: mock_pool(step_ms=1.0, block_size=BLOCK) | more for name, more in roles.items()}
-    with stack(valkey_url, tmp_path, pools, XYLEM_DEPLOYMENT=tmp_path.name) as s:
-        s.api()
-        for pool in pools:
-            s.worker(pool, pool)
-        s.wait_ready()
-        wait_until(lambda: leases(s, "prefill-pool-a"), "the prefill worker is there")
+    with serving(valkey_url, tmp_path, pools) as s:
         prefix = pin(s, tokens=[i % 2000 for i in range(5000)], pin_s=600)
         assert prefix["pools"] == {"prefill-pool-a": {"blocks": 312, "places": 2, "wanted": 2}}
         answer = httpx.post(f"{s.url}{PREFIXES}", json={"model": "mock", "text": RULES, "pools": [POOL]}, timeout=30)
@@ -240,10 +236,7 @@ def test_prefill_workers_have_it_and_decode_workers_do_not_on_each_rank(valkey_u
 
 def test_more_than_half_of_a_cache_is_refused(valkey_url: str, tmp_path: Path) -> None:
     pools = {POOL: mock_pool(total_blocks=64, max_model_len=1024, block_size=BLOCK)}
-    with stack(valkey_url, tmp_path, pools, XYLEM_DEPLOYMENT=tmp_path.name) as s:
-        s.api()
-        s.worker()
-        s.wait_ready()
+    with serving(valkey_url, tmp_path, pools, {"worker": POOL}) as s:
         answer = httpx.post(f"{s.url}{PREFIXES}", json={"model": "mock", "tokens": [1] * 528}, timeout=30)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tokens")
         assert pin(s, tokens=[1] * 512)["warm"]
@@ -258,10 +251,7 @@ def test_what_is_dropped_leaves_the_store_but_for_what_another_prefix_has(valkey
     def stored() -> int:
         return sum(path.is_file() for path in disk.rglob("*"))
 
-    with stack(valkey_url, tmp_path / "stack", {POOL: pool}, XYLEM_DEPLOYMENT=tmp_path.name) as s:
-        s.api()
-        s.worker()
-        s.wait_ready()
+    with serving(valkey_url, tmp_path / "stack", {POOL: pool}, XYLEM_DEPLOYMENT=tmp_path.name) as s:
         common = [*range(4 * BLOCK)]
         pin(s, tokens=common, pin_s=600)
         longer = pin(s, tokens=[*common, *range(5 * BLOCK)], pin_s=600)

@@ -1,8 +1,5 @@
 """Prompt embeddings, from OpenAI's client to the mock engine, whose answers depend on each number."""
 
-import json
-import signal
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -10,40 +7,29 @@ import pytest
 from openai import BadRequestError, OpenAI
 
 from app.media.prompt_embeds import prompt_embeds_of
+from tests.batching import TEXT, answered
 from tests.prompt_embeds import embeds
-from tests.stack import Stack, indexed_blocks, leases, mock_pool, pid_of_worker, stack, timeline, wait_until
+from tests.serving import outlived, refused, revive, served_by
+from tests.stack import Stack, indexed_blocks, mock_pool, timeline, wait_until
 
 POOL = "decode-pool-a"
 SIZE = 16  # tokens of a block
 
 
-@pytest.fixture(scope="module")
-def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Two workers that take them, one that doesn't, and two for prompts and answers."""
-    args = {"max_model_len": 2048, "block_size": SIZE, "step_ms": 15.0}
-    apart = {"disagg": {"remote_tokens": 64, "remote_wait_s": 60.0}}
-    takes = {"prompt_embeds": True}
-    pools = {
-        POOL: mock_pool(model="rows", **args) | takes,
-        "plain-pool": mock_pool(model="plain", **args),
-        "prefill-apart": mock_pool(model="apart", **args) | apart | {"role": "prefill"},
-        "decode-apart": mock_pool(model="apart", **args) | apart | takes | {"role": "decode"},
-    }
-    with stack(valkey_url, tmp_path_factory.mktemp("embeds"), pools, XYLEM_DEPLOYMENT="embeds") as s:
-        s.api()
-        for i in range(2):
-            s.worker(POOL, f"rows-{i}")
-        for pool in ("plain-pool", "prefill-apart", "decode-apart"):
-            s.worker(pool, pool)
-        wait_until(lambda: len(leases(s)) == 5, "all workers")
-        s.wait_ready(2, "rows")
-        yield s
-
-
-@pytest.fixture
-def client(served: Stack) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=60) as c:
-        yield c
+ARGS: dict[str, Any] = {"max_model_len": 2048, "block_size": SIZE, "step_ms": 15.0}
+APART = {"disagg": {"remote_tokens": 64, "remote_wait_s": 60.0}}
+TAKES = {"prompt_embeds": True}
+APARTS = ("plain-pool", "prefill-apart", "decode-apart")
+# Two workers that take them, one that doesn't, and two for prompts and answers.
+served = served_by(
+    {
+        POOL: mock_pool(model="rows", **ARGS) | TAKES,
+        "plain-pool": mock_pool(model="plain", **ARGS),
+        "prefill-apart": mock_pool(model="apart", **ARGS) | APART | {"role": "prefill"},
+        "decode-apart": mock_pool(model="apart", **ARGS) | APART | TAKES | {"role": "decode"},
+    },
+    {"rows-0": POOL, "rows-1": POOL, **{pool: pool for pool in APARTS}},
+)
 
 
 def answer(client: OpenAI, given: Any, **fields: Any) -> Any:
@@ -87,7 +73,7 @@ def test_rows_are_in_redis_for_a_while_and_in_no_log(served: Stack, client: Open
     chunks = answer(client, text, stream=True, max_tokens=400, extra_body={"ignore_eos": True})
     next(iter(chunks))
     embedding = prompt_embeds_of(text, 64, 100)
-    key = f"embeds:media:{embedding.sha256}"
+    key = f"prompt-embeds:media:{embedding.sha256}"
     assert served.redis.get(key) == embedding.data
     assert 0 < served.redis.ttl(key) <= 300
     chunks.close()
@@ -101,18 +87,8 @@ def test_an_answer_goes_on_elsewhere_when_its_worker_is_killed(served: Stack, cl
     embedding = embeds(31, 50)
     fields: dict[str, Any] = {"max_tokens": 120, "extra_body": {"ignore_eos": True}}
     whole = answer(client, embedding, **fields).choices[0].text
-    chunks = iter(answer(client, embedding, stream=True, **fields))
-    text = ""
-    while len(text) < 40:
-        chunk = next(chunks)
-        text += chunk.choices[0].text
-    dying = pid_of_worker(served, POOL, chunk.id)
-    name = next(name for name, proc in served.names.items() if name.startswith("rows") and proc.pid == dying)
-    served.names[name].send_signal(signal.SIGKILL)
-    text += "".join(c.choices[0].text for c in chunks if c.choices)
-    assert text == whole
-    served.worker(POOL, f"{name}-again")
-    served.wait_ready(2, "rows")
+    assert outlived(served, POOL, answer(client, embedding, stream=True, **fields))[0] == whole
+    revive(served)
 
 
 def test_an_answer_is_the_same_aside_in_a_batch_and_where_prompts_are_computed_elsewhere(
@@ -127,20 +103,13 @@ def test_an_answer_is_the_same_aside_in_a_batch_and_where_prompts_are_computed_e
     assert len(timeline(served, apart.id)["workers"]) == 1
     served.worker("batch", "batch")
     body = {"model": "rows", "prompt_embeds": embedding, "seed": 1, "max_tokens": 12}
-    line = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": body}
-    lines = client.files.create(file=("lines.jsonl", json.dumps(line).encode()), purpose="batch")
-    batch = client.batches.create(input_file_id=lines.id, endpoint="/v1/completions", completion_window="24h")
-    end_state = wait_until(
-        lambda: now if (now := client.batches.retrieve(batch.id)).status == "completed" else None, "it is done", 60
-    )
-    output_line = json.loads(client.files.content(end_state.output_file_id).text)
-    assert output_line["response"]["body"]["choices"][0]["text"] == reference
+    (completion,) = answered(client, [body], TEXT)[1]
+    assert completion["choices"][0]["text"] == reference
 
 
 def test_what_takes_none_refuses_by_name(client: OpenAI) -> None:
-    with pytest.raises(BadRequestError, match="takes no prompt embeddings") as exc_info:
+    with refused("prompt_embeds", "takes no prompt embeddings"):
         answer(client, embeds(1, 10), model="plain")
-    assert exc_info.value.param == "prompt_embeds"
     part: Any = {"type": "prompt_embeds", "data": embeds(1, 10)}
     with pytest.raises(BadRequestError, match="content parts of type 'prompt_embeds'") as exc_info:
         client.chat.completions.create(model="rows", messages=[{"role": "user", "content": [part]}])
@@ -149,6 +118,5 @@ def test_what_takes_none_refuses_by_name(client: OpenAI) -> None:
         client.chat.completions.create(
             model="rows", messages=[{"role": "user", "content": "x"}], extra_body={"prompt_embeds": embeds(1, 10)}
         )
-    with pytest.raises(BadRequestError, match="shape") as exc_info:
+    with refused("prompt_embeds.1", "shape"):
         answer(client, [embeds(1, 10), embeds(1, 10, 63)])
-    assert exc_info.value.param == "prompt_embeds.1"

@@ -12,28 +12,17 @@ import pytest
 
 from tests.acceptance.test_bad_input import CHAT, MESSAGES, refusal
 from tests.proxies import NAMES, proxy
-from tests.stack import Stack, mock_pool, stack, wait_until
+from tests.serving import served_by
+from tests.stack import Stack, mock_pool, wait_until
 
 POOL, ROOT_PATH = "decode-pool-a", "/llm"
 ASK: dict[str, Any] = {"model": "mock", "messages": MESSAGES, "max_tokens": 4}
 
 
-@pytest.fixture(scope="module")
-def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    env = {
-        "XYLEM_DEPLOYMENT": "proxies",
-        "XYLEM_ROOT_PATH": ROOT_PATH,
-        "XYLEM_TRUSTED_PROXIES": "127.0.0.0/8",
-        "XYLEM_HOST": "::",
-        "XYLEM_ALLOWED_HOSTS": "api.example",
-        "XYLEM_SSE_PING_S": "0.2",
-    }
-    with stack(valkey_url, tmp_path_factory.mktemp("proxies"), {POOL: mock_pool()}, **env) as s:
-        s.api()
-        s.worker()
-        s.wait_ready()
-        yield s
-        assert "Traceback" not in s.log("api")
+served = served_by(
+    {POOL: mock_pool()}, XYLEM_ROOT_PATH=ROOT_PATH, XYLEM_TRUSTED_PROXIES="127.0.0.0/8", XYLEM_HOST="::",
+    XYLEM_ALLOWED_HOSTS="api.example", XYLEM_SSE_PING_S="0.2",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=NAMES)

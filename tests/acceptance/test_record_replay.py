@@ -14,7 +14,8 @@ import pytest
 
 from app.cli.trace import Request, read_trace, write_trace
 from app.messages.recording import decode_recording
-from tests.stack import BIN, ROOT, Stack, free_port, mock_pool, stack, stop, wait_until
+from tests.serving import replica_of, served_by
+from tests.stack import BIN, ROOT, Stack, free_port, mock_pool, stop, wait_until
 
 POOL = "decode-pool-a"
 SECRET = "pelican"  # in every prompt
@@ -22,19 +23,13 @@ GROUPS, TURNS, ANSWER = 4, 6, 8
 SHARED = 1600  # tokens, about: three blocks of the trace, and a part of the fourth
 
 
+served = served_by({POOL: mock_pool(block_size=16, total_blocks=65_536)})
+
+
 @pytest.fixture(scope="module")
-def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stack, str]]:
-    """Two API replicas; the second one's address."""
-    other = free_port()
-    pools = {POOL: mock_pool(block_size=16, total_blocks=65_536)}
-    with stack(valkey_url, tmp_path_factory.mktemp("record"), pools, XYLEM_DEPLOYMENT="record") as s:
-        s.worker(POOL)
-        s.api()
-        s.api("other", other)
-        s.wait_ready()
-        s.wait_ready(url=f"http://127.0.0.1:{other}")
-        yield s, f"http://127.0.0.1:{other}"
-        assert "Traceback" not in s.log("api")
+def other(served: Stack) -> str:
+    """A second replica's address."""
+    return replica_of(served, "other")
 
 
 @contextmanager
@@ -96,9 +91,9 @@ def shared_blocks(a: Request, b: Request) -> int:
 
 
 @pytest.fixture(scope="module")
-def recorded(served: tuple[Stack, str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+def recorded(served: Stack, other: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
     """A trace of traffic over both replicas, and each request's usage."""
-    s, other = served
+    s = served
     path = tmp_path_factory.mktemp("trace") / "trace.jsonl.gz"
     with recording(s, path) as process:
         usages = [
@@ -142,10 +137,10 @@ def test_a_recording_has_no_text_and_no_hashes(recorded: tuple[Path, list[dict[s
 
 
 def test_a_replay_sends_the_same_requests_with_the_same_lengths_and_shared_prefixes(
-    served: tuple[Stack, str], recorded: tuple[Path, list[dict[str, Any]]], tmp_path: Path
+    served: Stack, recorded: tuple[Path, list[dict[str, Any]]], tmp_path: Path
 ) -> None:
     path, usages = recorded
-    code, results = replayed(served[0], path, "--plot", str(tmp_path / "replay.svg"))
+    code, results = replayed(served, path, "--plot", str(tmp_path / "replay.svg"))
     assert code == 0, results
     assert results["requests"] == {"planned": len(usages), "sent": len(usages), "answered": len(usages), "failed": 0}
     prompts, answers = results["prompt_tokens"], results["answer_tokens"]
@@ -159,16 +154,16 @@ def test_a_replay_sends_the_same_requests_with_the_same_lengths_and_shared_prefi
 
 
 def test_a_replay_of_other_words_finds_nothing_of_the_one_before_and_of_the_same_everything(
-    served: tuple[Stack, str], recorded: tuple[Path, list[dict[str, Any]]]
+    served: Stack, recorded: tuple[Path, list[dict[str, Any]]]
 ) -> None:
     path, _ = recorded
-    first, again, other = (replayed(served[0], path, "--seed", seed)[1] for seed in ("one", "one", "two"))
+    first, again, other = (replayed(served, path, "--seed", seed)[1] for seed in ("one", "one", "two"))
     assert again["cached_share"] > 0.95
     assert other["cached_share"] == pytest.approx(first["cached_share"], abs=0.08)
 
 
-def test_an_answer_that_runs_when_the_recording_ends_is_awaited(served: tuple[Stack, str], tmp_path: Path) -> None:
-    s, _ = served
+def test_an_answer_that_runs_when_the_recording_ends_is_awaited(served: Stack, tmp_path: Path) -> None:
+    s = served
     body = {"model": "mock", "prompt": "long", "max_tokens": 400, "ignore_eos": True, "stream": True}
     with recording(s, tmp_path / "trace.jsonl") as process:
         with httpx.stream("POST", f"{s.url}/v1/completions", json=body, timeout=60) as response:
@@ -182,9 +177,9 @@ def test_an_answer_that_runs_when_the_recording_ends_is_awaited(served: tuple[St
 
 
 def test_two_recordings_at_once_are_refused_and_a_refused_request_is_only_counted(
-    served: tuple[Stack, str], tmp_path: Path
+    served: Stack, tmp_path: Path
 ) -> None:
-    s, _ = served
+    s = served
     with recording(s, tmp_path / "trace.jsonl") as process:
         command = [str(BIN / "xylem"), "record", "--out", str(tmp_path / "second.jsonl"), "--minutes", "1"]
         second = subprocess.run(
@@ -199,8 +194,8 @@ def test_two_recordings_at_once_are_refused_and_a_refused_request_is_only_counte
     assert len(read_trace(tmp_path / "trace.jsonl")) == 1
 
 
-def test_a_replica_that_dies_does_not_end_the_recording(served: tuple[Stack, str], tmp_path: Path) -> None:
-    s, _ = served
+def test_a_replica_that_dies_does_not_end_the_recording(served: Stack, tmp_path: Path) -> None:
+    s = served
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     third = s.api("third", port)
@@ -216,10 +211,8 @@ def test_a_replica_that_dies_does_not_end_the_recording(served: tuple[Stack, str
     assert len(read_trace(tmp_path / "trace.jsonl")) == 2
 
 
-def test_a_replay_that_is_interrupted_reports_and_leaves_nothing_running(
-    served: tuple[Stack, str], tmp_path: Path
-) -> None:
-    s, _ = served
+def test_a_replay_that_is_interrupted_reports_and_leaves_nothing_running(served: Stack, tmp_path: Path) -> None:
+    s = served
     trace = tmp_path / "trace.jsonl"
     write_trace(trace, [Request(100, 8000, 0, [0]), Request(100, 5, 3_600_000, [1])])
 
@@ -244,10 +237,10 @@ def test_a_replay_that_is_interrupted_reports_and_leaves_nothing_running(
     wait_until(lambda: counted("xylem_requests_in_flight") == 0, "its request is given up")
 
 
-def test_a_bad_line_of_a_trace_is_named_before_anything_is_sent(served: tuple[Stack, str], tmp_path: Path) -> None:
+def test_a_bad_line_of_a_trace_is_named_before_anything_is_sent(served: Stack, tmp_path: Path) -> None:
     trace = tmp_path / "trace.jsonl"
     trace.write_text('{"timestamp": 0, "input_length": 9, "output_length": 1}\n{"timestamp": 0}\n')
-    command = [str(BIN / "xylem"), "replay", str(trace), "--url", served[0].url]
-    result = subprocess.run(command, check=False, cwd=ROOT, env=served[0].environment(), capture_output=True, text=True)
+    command = [str(BIN / "xylem"), "replay", str(trace), "--url", served.url]
+    result = subprocess.run(command, check=False, cwd=ROOT, env=served.environment(), capture_output=True, text=True)
     assert result.returncode == 2
     assert "trace.jsonl, line 2: " in result.stderr

@@ -11,8 +11,9 @@ from typing import Any
 
 import httpx
 import pytest
-from openai import AsyncOpenAI, OpenAI
+from openai import AsyncOpenAI
 
+from tests.serving import begin, client_of, replica_of, standing_still
 from tests.stack import Stack, all_free, free_port, leases, metric, mock_pool, stack, wait_until
 
 POOL = "decode-pool-a"
@@ -28,26 +29,16 @@ def stacked(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 @pytest.fixture
 def fleet(stacked: Stack) -> Stack:
     """An API replica, and two workers that take 10 ms for a token: what the test before has ended is there again."""
-    s = stacked
-    for name in ("api", "w1", "w2"):
-        if name not in s.names or s.names[name].poll() is not None:
-            s.api() if name == "api" else s.worker(name=name)
-    if "w3" in s.names:
-        s.names["w3"].kill()
-    pids = {s.names[name].pid for name in ("w1", "w2")}
-    wait_until(lambda: {lease.worker.pid for lease in leases(s, POOL)} == pids, "both workers live and no other", 60)
-    s.wait_ready(2)
-    return s
+    if stacked.runs("w3"):
+        stacked.names["w3"].kill()
+    begin(stacked, {"w1": POOL, "w2": POOL})
+    return stacked
 
 
 @pytest.fixture(scope="module")
 def replica(stacked: Stack) -> str:
     """Another one."""
-    port = free_port()
-    stacked.api("api2", port)
-    url = f"http://127.0.0.1:{port}"
-    wait_until(lambda: stacked.ready(url), "the second replica listens")
-    return url
+    return replica_of(stacked, "api2")
 
 
 def busy(s: Stack) -> str:
@@ -118,10 +109,9 @@ def test_a_worker_that_stood_still_says_nothing_twice(fleet: Stack) -> None:
         task = asyncio.create_task(choices(fleet, **fields))
         await asyncio.sleep(0.5)
         process = fleet.names[await asyncio.to_thread(busy, fleet)]
-        process.send_signal(signal.SIGSTOP)
-        await asyncio.to_thread(wait_until, lambda: len(leases(fleet, POOL)) == 1, "it is taken for dead")
-        await asyncio.sleep(0.5)  # the other one goes on
-        process.send_signal(signal.SIGCONT)
+        with standing_still(process.pid):
+            await asyncio.to_thread(wait_until, lambda: len(leases(fleet, POOL)) == 1, "it is taken for dead")
+            await asyncio.sleep(0.5)  # the other one goes on
         assert await task == reference
 
     asyncio.run(run())
@@ -279,7 +269,7 @@ def test_a_stream_goes_on_at_another_replica_behind_the_last_event(fleet: Stack,
 
 def test_a_request_sent_again_with_its_key_is_the_same_one(fleet: Stack) -> None:
     """One id, one text, one run on an engine; with another body the key is refused."""
-    c = OpenAI(base_url=f"{fleet.url}/v1", api_key="none", max_retries=0, timeout=30)
+    c = client_of(fleet.url)
     own = {"extra_headers": {"Idempotency-Key": "k1"}, "extra_body": {"ignore_eos": True}}
     fields: dict[str, Any] = {"model": "mock", "prompt": "A fox" * 80, "max_tokens": 20, "temperature": 1.0}
     before = metric(fleet, POOL, "prefill_tokens")

@@ -1,6 +1,5 @@
 """Tests faults of the connections to Redis: no process ends, no answer is lost, and all goes on soon."""
 
-import json
 import os
 import re
 import signal
@@ -13,10 +12,11 @@ from typing import Any
 import httpx
 import orjson
 import pytest
-from openai import OpenAI
 from redis import Redis
 
+from tests.batching import TEXT, answered
 from tests.proxy import Proxied, proxied
+from tests.serving import client_of
 from tests.stack import BIN, PYTHON, ROOT, Stack, all_free, free_port, leases, mock_pool, stack, wait_until
 from tests.throwing import KINDS
 
@@ -86,11 +86,7 @@ def commands_are_heard(s: Stack) -> None:
 
 
 def batches_are_made(s: Stack) -> None:
-    client = OpenAI(base_url=f"{s.url}/v1", api_key="none", timeout=60)
-    line = {"custom_id": "1", "method": "POST", "url": "/v1/completions", "body": body()}
-    file = client.files.create(file=("x.jsonl", json.dumps(line).encode()), purpose="batch")
-    batch = client.batches.create(input_file_id=file.id, endpoint="/v1/completions", completion_window="24h")
-    wait_until(lambda: client.batches.retrieve(batch.id).status == "completed", "the batch is completed")
+    answered(client_of(s.url, max_retries=2), [body()], TEXT)
 
 
 def usage_is_written(s: Stack) -> None:

@@ -3,44 +3,37 @@
 import asyncio
 import json
 import signal
-from collections.abc import Iterator
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from openai import AsyncOpenAI, BadRequestError, OpenAI
-from redis import Redis
+from openai import AsyncOpenAI, BadRequestError
 
 from app.dispatch.fleet.loads import entries
 from app.keys import Keys
 from app.messages.lease import Lease
-from tests.stack import Stack, free_port, indexed_blocks, leases, mock_pool, stack, wait_until
+from tests.serving import client_of, replica_of, served_by, serving
+from tests.stack import Stack, indexed_blocks, leases, mock_pool, wait_until
 
-KEYS, POOL = Keys("xylem"), "decode-pool-a"
+KEYS, POOL = Keys("routing"), "decode-pool-a"
 WORDS = "the quick brown fox jumps over the lazy dog and runs "
 
 
+FAST: dict[str, Any] = {"max_model_len": 4096, "speedup": 20.0}
+TABLE = {"tokens": [400], "target_ms": [20], "pools": [["fast", "fast"], ["short", "long"]]}
+served = served_by(
+    {POOL: mock_pool(**FAST), "ranks": mock_pool(model="ranks", **FAST) | {"data_parallel_size": 2}}
+    | {name: mock_pool(model="table", **FAST) for name in ("short", "long", "fast")},
+    {f"worker{i}": POOL for i in range(4)}, more={"select": {"table": {"decode": TABLE}}},
+)  # fmt: skip
+
+
 @pytest.fixture(scope="module")
-def fleet(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stack, list[str]]]:
+def fleet(served: Stack) -> tuple[Stack, list[str]]:
     """Four workers and two API replicas."""
-    Redis.from_url(valkey_url).flushall()
-    fast: dict[str, Any] = {"max_model_len": 4096, "speedup": 20.0}
-    pools = {POOL: mock_pool(**fast), "ranks": mock_pool(model="ranks", **fast) | {"data_parallel_size": 2}}
-    pools |= {name: mock_pool(model="table", **fast) for name in ("short", "long", "fast")}
-    table = {"tokens": [400], "target_ms": [20], "pools": [["fast", "fast"], ["short", "long"]]}
-    with stack(valkey_url, tmp_path_factory.mktemp("routing"), pools) as s:
-        s.pools_file.write_text(json.dumps({"pools": pools, "select": {"table": {"decode": table}}}))
-        other = free_port()
-        s.api()
-        s.api("api2", other)
-        for i in range(4):
-            s.worker(name=f"worker{i}")
-        s.wait_ready(4)
-        urls = [s.url, f"http://127.0.0.1:{other}"]
-        s.wait_ready(4, url=urls[1])
-        yield s, urls
+    return served, [served.url, replica_of(served, "api2")]
 
 
 async def hit_rate(urls: list[str], salt: str) -> float:
@@ -79,7 +72,7 @@ def ask(
     url: str, prompt: str, explain: bool = True, model: str = "mock", **body: Any
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The usage, and why it went where it went."""
-    with OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as c:
+    with client_of(url) as c:
         answer = c.completions.with_raw_response.create(
             model=model, prompt=prompt, max_tokens=2, temperature=0, extra_body=body,
             extra_headers={"x-xylem-explain": "1"} if explain else None,
@@ -226,9 +219,7 @@ def test_admin_endpoints_want_the_key(valkey_url: str, tmp_path: Path) -> None:
     """A server that only this machine can reach needs none."""
     pools = {POOL: mock_pool()}
     env = {"XYLEM_DEPLOYMENT": "locked", "XYLEM_ADMIN_KEY": "sesame", "XYLEM_ALLOWED_ORIGINS": "http://elsewhere"}
-    with stack(valkey_url, tmp_path, pools, **env) as s:
-        s.api()
-        wait_until(s.ready, "the API listens")
+    with serving(valkey_url, tmp_path, pools, {}, **env) as s:
         url = f"{s.url}/admin/pools/{POOL}/limits"
         for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "sesame"}):
             answer = httpx.get(url, headers=headers)

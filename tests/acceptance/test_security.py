@@ -16,7 +16,8 @@ import pytest
 from kombu import Connection
 
 from tests.acceptance.test_bad_input import CHAT, JSON, TEXT, refusal
-from tests.stack import Stack, free_port, leases, mock_pool, stack, wait_until
+from tests.serving import client_of, replica_of, serving
+from tests.stack import Stack, leases, mock_pool, wait_until
 
 POOL = "decode-pool-a"
 ASK: dict[str, Any] = {"model": "mock", "prompt": "hello", "max_tokens": 4, "extra_body": {"ignore_eos": True}}
@@ -25,28 +26,16 @@ WITHIN_S = 20.0  # a second or two, and a busy machine
 
 @pytest.fixture(scope="module")
 def locked(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Two API replicas that ask for keys, and a worker."""
+    """An API that asks for keys, and a worker."""
     env = {"XYLEM_DEPLOYMENT": "locked", "XYLEM_REQUIRE_KEYS": "true", "XYLEM_ADMIN_KEY": "sesame"}
-    with stack(valkey_url, tmp_path_factory.mktemp("locked"), {POOL: mock_pool()}, **env) as s:
-        s.api()
-        s.api("other", port=free_port())
-        s.worker()
-        s.wait_ready()
+    with serving(valkey_url, tmp_path_factory.mktemp("locked"), {POOL: mock_pool()}, {"worker": POOL}, **env) as s:
         yield s
-        for name in ("api", "other", "worker"):
-            assert "Traceback" not in s.log(name)
 
 
 @pytest.fixture(scope="module")
 def urls(locked: Stack) -> list[str]:
     """Both replicas."""
-    pids = [locked.names[name].pid for name in ("api", "other")]
-
-    def ports() -> list[int]:
-        numbers = [c.laddr.port for pid in pids for c in psutil.Process(pid).net_connections() if c.status == "LISTEN"]
-        return numbers if len(numbers) == 2 else []
-
-    return [f"http://127.0.0.1:{port}" for port in wait_until(ports, "both replicas listen")]
+    return [locked.url, replica_of(locked, "other")]
 
 
 def xylem(s: Stack, *argv: str) -> "subprocess.CompletedProcess[str]":
@@ -67,7 +56,7 @@ def status(url: str, key: str) -> int:
 
 
 def client(url: str, key: str) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=20)
+    return client_of(url, api_key=key)
 
 
 @pytest.fixture(scope="module")
@@ -317,19 +306,13 @@ def test_a_key_asks_for_no_more_urgent_priority_than_it_may(
 
 def test_without_require_keys_a_key_is_ignored(valkey_url: str, tmp_path: Path) -> None:
     """Clients always send one."""
-    with stack(valkey_url, tmp_path, {POOL: mock_pool()}, XYLEM_DEPLOYMENT="unlocked") as s:
-        s.api()
-        s.worker()
-        s.wait_ready()
-        with client(s.url, "none") as anybody:
-            assert anybody.completions.create(**ASK).usage.completion_tokens == 4  # type: ignore[union-attr]
+    with serving(valkey_url, tmp_path, {POOL: mock_pool()}) as s, client(s.url, "none") as anybody:
+        assert anybody.completions.create(**ASK).usage.completion_tokens == 4  # type: ignore[union-attr]
 
 
 def test_on_a_public_address_admin_is_off_without_a_key(valkey_url: str, tmp_path: Path) -> None:
     """The door is closed if no admin's key is set."""
-    with stack(valkey_url, tmp_path, {POOL: mock_pool()}, XYLEM_DEPLOYMENT="public", XYLEM_HOST="0.0.0.0") as s:
-        s.api()
-        wait_until(s.ready, "the API listens")
+    with serving(valkey_url, tmp_path, {POOL: mock_pool()}, {}, XYLEM_DEPLOYMENT="public", XYLEM_HOST="0.0.0.0") as s:
         for path in ("/admin/clear_kv_blocks", f"/admin/pools/{POOL}/clear_kv_blocks"):
             assert refusal(httpx.post(s.url + path), 403)["code"] == "forbidden"
 

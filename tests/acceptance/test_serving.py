@@ -18,7 +18,8 @@ from redis import Redis
 
 from app.ids import PoolId, worker_queue
 from app.keys import PRIORITY_STEPS, Keys
-from tests.stack import Stack, free_port, leases, mock_pool, stack, timeline, wait_until
+from tests.serving import client_of, serving
+from tests.stack import Stack, free_port, leases, mock_pool, timeline, wait_until
 
 KEYS = Keys("xylem")
 POOL = "decode-pool-a"
@@ -28,9 +29,7 @@ POOL = "decode-pool-a"
 def fleet(valkey_url: str, tmp_path: Path) -> Iterator[Stack]:
     """An API and no worker yet, on an empty Redis; tests add workers."""
     Redis.from_url(valkey_url).flushall()
-    with stack(valkey_url, tmp_path, {POOL: mock_pool(step_ms=10.0)}) as s:
-        s.api()
-        wait_until(s.ready, "the API listens")
+    with serving(valkey_url, tmp_path, {POOL: mock_pool(step_ms=10.0)}, {}, XYLEM_DEPLOYMENT="xylem") as s:
         yield s
 
 
@@ -105,10 +104,7 @@ def test_a_client_that_does_not_read_gets_all_tokens_in_fewer_events(valkey_url:
     """The tokens that it has not read wait in the API merged, choice by choice, and not as thousands of events."""
     Redis.from_url(valkey_url).flushall()
     pools = {POOL: mock_pool(step_ms=1.0)}  # four seconds: no API replica stands still for so long
-    with stack(valkey_url, tmp_path, pools) as s:
-        s.api()
-        s.worker()
-        s.wait_ready(1)
+    with serving(valkey_url, tmp_path, pools, {"worker": POOL}, XYLEM_DEPLOYMENT="xylem") as s:
         body = {"model": "mock", "prompt": "x", "max_tokens": 4000, "seed": 1, "ignore_eos": True}
         body |= {"logprobs": 20}  # makes more than the sockets' buffers hold
         whole = httpx.post(f"{s.url}/v1/completions", json=body, timeout=60).json()
@@ -226,10 +222,9 @@ def test_what_waits_for_a_draining_worker_goes_on_while_others_still_run_there(v
     """The request is handed back at once, and not when the last running answer is over."""
     Redis.from_url(valkey_url).flushall()
     pool = mock_pool(step_ms=20.0, max_running=1, answer_tokens=100_000)
-    with stack(valkey_url, tmp_path, {POOL: pool}, XYLEM_DRAIN_TIMEOUT_S="240") as s:
-        s.api()
-        going = s.worker(name="going")
-        s.wait_ready(1)
+    own = {"XYLEM_DRAIN_TIMEOUT_S": "240", "XYLEM_DEPLOYMENT": "xylem"}
+    with serving(valkey_url, tmp_path, {POOL: pool}, {"going": POOL}, **own) as s:
+        going = s.names["going"]
         (lease,) = leases(s)
         queue = worker_queue(PoolId(POOL), lease.worker.id)
         names = [Keys(s.deployment).queue(queue, step) for step in PRIORITY_STEPS]
@@ -258,11 +253,9 @@ def test_what_waits_for_a_draining_worker_goes_on_while_others_still_run_there(v
 def test_what_a_draining_worker_never_began_runs_elsewhere(valkey_url: str, tmp_path: Path) -> None:
     """More requests than it has threads for wait in its queue; they are handed back, not lost."""
     Redis.from_url(valkey_url).flushall()
-    with stack(valkey_url, tmp_path, {POOL: mock_pool(step_ms=20.0, max_running=2)}) as s:
-        s.api()
-        going = s.worker(name="going")
-        s.worker(name="staying")
-        s.wait_ready(2)
+    pools, workers = {POOL: mock_pool(step_ms=20.0, max_running=2)}, {"going": POOL, "staying": POOL}
+    with serving(valkey_url, tmp_path, pools, workers, XYLEM_DEPLOYMENT="xylem") as s:
+        going = s.names["going"]
         ids: list[str] = []
 
         def shared() -> bool:
@@ -322,11 +315,11 @@ def test_workers_come_and_go_while_the_api_runs(valkey_url: str, tmp_path: Path)
     """None → 503 with a clear message; one → answers; none again → 503, when it isn't only being restarted."""
     Redis.from_url(valkey_url).flushall()
     with (
-        stack(valkey_url, tmp_path, {POOL: mock_pool(step_ms=10.0)}, XYLEM_PATIENCE_S="1") as fleet,
-        OpenAI(base_url=f"{fleet.url}/v1", api_key="none", max_retries=0) as c,
+        serving(
+            valkey_url, tmp_path, {POOL: mock_pool(step_ms=10.0)}, {}, XYLEM_DEPLOYMENT="xylem", XYLEM_PATIENCE_S="1"
+        ) as fleet,
+        client_of(fleet.url) as c,
     ):
-        fleet.api()
-        wait_until(fleet.ready, "the API listens")
 
         def status() -> int:
             try:

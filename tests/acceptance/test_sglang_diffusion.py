@@ -6,10 +6,11 @@ from typing import Any
 
 import httpx
 import pytest
-from openai import BadRequestError, OpenAI
+from openai import BadRequestError
 
 from tests.chaos.fleet import Fleet
 from tests.dllm import BLOCK, random_dllm
+from tests.serving import client_of
 from tests.stack import all_free, leases, wait_until
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.media]
@@ -54,7 +55,7 @@ def test_a_block_is_a_delta_and_usage_counts_tokens(fleet: Fleet) -> None:
 
 
 def test_what_it_cannot_do_is_a_400_that_names_the_parameter(fleet: Fleet) -> None:
-    with OpenAI(base_url=f"{fleet.urls()[0]}/v1", api_key="none", max_retries=0, timeout=200) as client:
+    with client_of(fleet.urls()[0]) as client:
         for name, value in {"n": 2, "logprobs": 1, "presence_penalty": 1.0, "logit_bias": {"5": 1}}.items():
             with pytest.raises(BadRequestError, match=f"{name}: not supported by diffusion language models"):
                 client.completions.create(model="diffuses", prompt="The", **{name: value})  # type: ignore[call-overload]

@@ -7,6 +7,7 @@ import pytest
 from tests.acceptance.test_sglang import LOADS_S, pool
 from tests.acceptance.test_traces import ASKED, TEXT, asked, new_trace, one, post, traced
 from tests.collector import Collector, Seen, collector
+from tests.serving import begin
 from tests.shallow import shallow_model
 from tests.stack import Stack, stack, wait_until
 
@@ -19,9 +20,7 @@ def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     with collector(path) as sink:
         env = sink.environment() | {"XYLEM_DEPLOYMENT": path.name}
         with stack(valkey_url, path, {"decode-pool-a": pool("m", "sglang", shallow_model())}, **env) as s:
-            s.api()
-            s.worker()
-            s.wait_ready(model="m", timeout_s=LOADS_S)
+            begin(s, within_s=LOADS_S)
             yield s, sink
 
 

@@ -1,49 +1,36 @@
 """Sound in chats, from OpenAI's client to the mock engine, whose answers depend on each sample."""
 
 import base64
-import json
-import signal
 from array import array
-from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from openai import BadRequestError, OpenAI
 
+from tests.batching import answered
+from tests.serving import Pools, outlived, refused, revive, served_by
 from tests.speech.samples import encoded, quiet, tone, wav
-from tests.stack import Stack, indexed_blocks, leases, mock_pool, pid_of_worker, stack, wait_until
+from tests.stack import Stack, indexed_blocks, mock_pool, wait_until
 from tests.vlm import random_vlm
 
 POOL, SIZE = "decode-pool-a", 16
 TOKENS_PER_S = 25
 
 
-@pytest.fixture(scope="module")
-def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Two workers of a model that hears, one whose engine doesn't, and a model of text."""
+def pools(path: Path) -> Pools:
+    """A model that hears, one whose engine doesn't, and a model of text."""
     files = {"path": str(random_vlm("qwen2_audio", weights=False))}
     args: dict[str, Any] = {"max_model_len": 2048, "block_size": SIZE, "step_ms": 15.0}
-    pools = {
+    return {
         POOL: mock_pool(model="hears", **args) | files,
-        "deaf-pool": mock_pool(model="deaf", media=["image"], **args) | files,
-        "text-pool": mock_pool(model="text", **args),
+        "deaf": mock_pool(model="deaf", media=["image"], **args) | files,
+        "text": mock_pool(model="text", **args),
     }
-    with stack(valkey_url, tmp_path_factory.mktemp("sound"), pools, XYLEM_DEPLOYMENT="sound") as s:
-        s.api()
-        for i in range(2):
-            s.worker(POOL, f"hears-{i}")
-        s.worker("deaf-pool", "deaf")
-        s.worker("text-pool", "text")
-        s.wait_ready(2, "hears")
-        wait_until(lambda: len(leases(s)) == 4, "all workers")
-        yield s
 
 
-@pytest.fixture
-def client(served: Stack) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=60) as c:
-        yield c
+served = served_by(pools, {"hears-0": POOL, "hears-1": POOL, "deaf": "deaf", "text": "text"})
 
 
 def part(data: bytes, form: str = "wav") -> dict[str, Any]:
@@ -94,9 +81,8 @@ def test_a_response_hears_as_a_chat_does_and_the_next_one_remembers(served: Stac
     assert then.usage is not None
     assert then.usage.input_tokens > response.usage.input_tokens + 12 - 1, "the sound is in the history"
     bad_messages: Any = [{"role": "user", "content": [parts[0], part(b"no sound")]}]
-    with pytest.raises(BadRequestError) as exc_info:
+    with refused("input.0.content.1"):
         client.responses.create(model="hears", input=bad_messages)
-    assert exc_info.value.param == "input.0.content.1"
 
 
 def test_a_second_question_finds_the_sound_in_the_cache(served: Stack, client: OpenAI) -> None:
@@ -117,32 +103,16 @@ def test_an_answer_goes_on_elsewhere_with_its_sound(served: Stack, client: OpenA
     messages = asked(part(wav(low(3))), part(wav(tone(2))))
     fields: dict[str, Any] = {"max_tokens": 120, "extra_body": {"ignore_eos": True}}
     whole = answer(client, messages, **fields).choices[0].message.content
-    chunks = iter(answer(client, messages, stream=True, **fields))
-    text = ""
-    while len(text) < 40:
-        chunk = next(chunks)
-        text += chunk.choices[0].delta.content or ""
-    dying = pid_of_worker(served, POOL, chunk.id)
-    name = next(name for name, proc in served.names.items() if name.startswith("hears") and proc.pid == dying)
-    served.names[name].send_signal(signal.SIGKILL)
-    text += "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
-    assert text == whole
-    served.worker(POOL, f"{name}-again")
-    served.wait_ready(2, "hears")
+    assert outlived(served, POOL, answer(client, messages, stream=True, **fields))[0] == whole
+    revive(served)
 
 
 def test_a_line_of_a_batch_may_have_a_sound(served: Stack, client: OpenAI) -> None:
     body: dict[str, Any] = {"model": "hears", "seed": 1, "max_tokens": 12, "messages": asked(part(wav(low(1))))}
     reference = client.chat.completions.create(**body).choices[0].message.content
     served.worker("batch", "batch")
-    line = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body}
-    lines = client.files.create(file=("lines.jsonl", json.dumps(line).encode()), purpose="batch")
-    batch = client.batches.create(input_file_id=lines.id, endpoint="/v1/chat/completions", completion_window="24h")
-    end_state = wait_until(
-        lambda: now if (now := client.batches.retrieve(batch.id)).status == "completed" else None, "it is done", 60
-    )
-    output_line = json.loads(client.files.content(end_state.output_file_id).text)
-    assert output_line["response"]["body"]["choices"][0]["message"]["content"] == reference
+    (completion,) = answered(client, [body])[1]
+    assert completion["choices"][0]["message"]["content"] == reference
 
 
 FIRST = "messages.0.content.1"
@@ -166,9 +136,8 @@ FIRST = "messages.0.content.1"
 def test_what_cannot_be_heard_is_refused_by_name(
     client: OpenAI, model: str, parts: list[dict[str, Any]], param: str, says: str
 ) -> None:
-    with pytest.raises(BadRequestError, match=says) as exc_info:
+    with refused(param, says):
         answer(client, asked(*parts), model=model)
-    assert exc_info.value.param == param
 
 
 def test_a_model_is_said_to_hear_if_its_workers_do(client: OpenAI) -> None:
@@ -184,6 +153,5 @@ def test_a_text_with_the_models_own_sign_of_a_sound_is_refused_beside_one(client
 
 def test_a_response_of_a_model_without_ears_is_refused_by_its_part(client: OpenAI) -> None:
     message: Any = {"role": "user", "content": [part(wav(low(1)))]}
-    with pytest.raises(BadRequestError, match="takes no sound") as exc_info:
+    with refused("input.0.content.0", "takes no sound"):
         client.responses.create(model="text", input=[message])
-    assert exc_info.value.param == "input.0.content.0"

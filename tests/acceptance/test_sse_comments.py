@@ -1,8 +1,6 @@
 """No stream is silent: comments come while the engine, the fleet or Redis lets it wait, and no event is changed."""
 
 import json
-import signal
-import subprocess
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,9 +10,9 @@ from typing import Any
 
 import httpx
 import pytest
-from openai import OpenAI
 
 from tests.chaos.fleet import Fleet
+from tests.serving import client_of, standing_still
 from tests.stack import mock_pool
 
 POOL = "decode-pool-a"
@@ -56,17 +54,6 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """A fleet with room for one request."""
     with serving(tmp_path_factory.mktemp("small"), mock_pool(max_running=1), XYLEM_MAX_QUEUED="0") as f:
         yield f
-
-
-@contextmanager
-def stopped(process: "subprocess.Popen[bytes] | None") -> Iterator[None]:
-    """Stops the process for a while; its connections stay."""
-    assert process is not None
-    process.send_signal(signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        process.send_signal(signal.SIGCONT)
 
 
 @contextmanager
@@ -125,12 +112,12 @@ def test_comments_come_while_the_engine_says_nothing(fleet: Fleet, name: str) ->
     reference = whole(fleet, name)
     worker = fleet.stack.names[fleet.worker_names[0][0]]
     with ExitStack() as stream:
-        with stopped(worker):
+        with standing_still(worker.pid):
             lines = stream.enter_context(streamed(fleet, *STREAMS[name]))
             all_lines = three_comments(lines)
             assert not any(text_of(events(all_lines)).values())
         all_lines += [next(lines) for _ in range(12)]
-        with stopped(worker):
+        with standing_still(worker.pid):
             all_lines += three_comments(lines)
         all_lines += lines
     assert text_of(events(all_lines)) == reference
@@ -143,7 +130,7 @@ def test_a_response_that_is_followed_later_is_not_silent_either(fleet: Fleet) ->
         first_event = events(first)[0]
         assert isinstance(first_event, dict)
         path = f"{RESPONSES}/{first_event['response']['id']}?stream=true&starting_after=2"
-        with stopped(fleet.stack.names[fleet.worker_names[0][0]]), streamed(fleet, path, {}, {}) as later:
+        with standing_still(fleet.stack.names[fleet.worker_names[0][0]].pid), streamed(fleet, path, {}, {}) as later:
             all_lines = three_comments(later)
     with streamed(fleet, path, {}, {}) as later:
         all_lines = [*later]
@@ -161,7 +148,8 @@ def test_comments_come_while_redis_stands_still(fleet: Fleet, name: str) -> None
     reference = whole(fleet, name)
     with streamed(fleet, *STREAMS[name]) as lines, ExitStack() as other:
         all_lines = [next(lines) for _ in range(12)]
-        with stopped(fleet.redis_process):
+        assert fleet.redis_process
+        with standing_still(fleet.redis_process.pid):
             all_lines += three_comments(lines)
             later = other.enter_context(streamed(fleet, *STREAMS[name]))
             came = three_comments(later)
@@ -205,7 +193,7 @@ def test_the_openai_client_takes_no_notice(fleet: Fleet) -> None:
     def openais(body: dict[str, Any]) -> dict[str, Any]:
         return {k: v for k, v in body.items() if k not in ours} | {"extra_body": ours}
 
-    with OpenAI(base_url=f"{fleet.urls()[0]}/v1", api_key="none", max_retries=0, timeout=30) as c:
+    with client_of(fleet.urls()[0]) as c:
 
         def chat(**headers: str) -> str:
             chunks = c.chat.completions.create(**openais(OF_CHAT), extra_headers=headers)
@@ -217,7 +205,7 @@ def test_the_openai_client_takes_no_notice(fleet: Fleet) -> None:
 
         with ThreadPoolExecutor(3) as threads:
             references = [chat(), chat(), response()]
-            with stopped(worker):
+            with standing_still(worker.pid):
                 futures = [threads.submit(chat), threads.submit(chat, **KEPT), threads.submit(response)]
                 time.sleep(1)
             assert [one.result() for one in futures] == references

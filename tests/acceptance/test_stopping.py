@@ -10,6 +10,7 @@ import httpx
 import orjson
 import pytest
 
+from tests.serving import begin
 from tests.stack import Stack, leases, mock_pool, stack, wait_until
 
 ASKED: dict[str, Any] = {"model": "mock", "max_tokens": 4000, "ignore_eos": True}
@@ -31,9 +32,7 @@ STREAMS = {
 def replica(valkey_url: str, tmp_path: Path) -> Iterator[Stack]:
     pools = {"decode-pool-a": mock_pool(step_ms=20.0, max_running=8)}
     with stack(valkey_url, tmp_path, pools, XYLEM_DEPLOYMENT=tmp_path.name, XYLEM_DRAIN_TIMEOUT_S="1") as s:
-        s.api()
-        s.worker(XYLEM_DRAIN_TIMEOUT_S="60")
-        s.wait_ready()
+        begin(s, XYLEM_DRAIN_TIMEOUT_S="60")
         yield s
 
 

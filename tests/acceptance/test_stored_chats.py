@@ -13,47 +13,30 @@ from openai import OpenAI
 
 from app.pools.schema import Pool
 from tests.acceptance.test_tools import PLAYS, TEMPLATE, WEATHER
-from tests.stack import Stack, all_free, free_port, mock_pool, stack, wait_until
+from tests.serving import Pools, client_of, replica_of, served_by
+from tests.stack import Stack, all_free, mock_pool, wait_until
 
 POOL = "decode-pool-a"
 MODEL = "org/mock"
 THINKS = "<think>Paris, surely.</think>It is Paris."
 DEFAULTS = {"temperature": 0.0, "top_p": 0.5, "top_k": 20, "max_new_tokens": 40}
-OTHER = free_port()
+
+
+def pools(path: Path) -> Pools:
+    model = Path(shutil.copytree(Pool(model="m", engine="mock").model_dir, path / "model"))
+    (model / "generation_config.json").write_text(json.dumps(DEFAULTS | {"eos_token_id": [2]}))
+    script = PLAYS | {"capital": THINKS, "ends twice": "One.<|im_end|> Two."}
+    own = {"chat_template": TEMPLATE, "model": MODEL, "path": str(model)}
+    return {POOL: mock_pool(step_ms=5.0, script=script) | own}
+
+
+served = served_by(pools)
 
 
 @pytest.fixture(scope="module")
-def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Two replicas and a worker."""
-    path = tmp_path_factory.mktemp("chats")
-    template = path / "template.jinja"
-    template.write_text(TEMPLATE)
-    model = Path(shutil.copytree(Pool(model="m", engine="mock").model_dir, path / "model"))
-    (model / "generation_config.json").write_text(json.dumps(DEFAULTS | {"eos_token_id": [2]}))
-    pool = mock_pool(step_ms=5.0, script=PLAYS | {"capital": THINKS, "ends twice": "One.<|im_end|> Two."}) | {
-        "chat_template": str(template),
-        "model": MODEL,
-        "path": str(model),
-    }
-    with stack(valkey_url, path, {POOL: pool}, XYLEM_DEPLOYMENT=path.name) as s:
-        s.api()
-        s.api("other", OTHER)
-        s.worker()
-        s.wait_ready(model=MODEL)
-        s.wait_ready(model=MODEL, url=f"http://127.0.0.1:{OTHER}")
-        yield s
-
-
-@pytest.fixture
-def client(served: Stack) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=60) as c:
-        yield c
-
-
-@pytest.fixture
 def elsewhere(served: Stack) -> Iterator[OpenAI]:
-    """A client of the other replica."""
-    with OpenAI(base_url=f"http://127.0.0.1:{OTHER}/v1", api_key="none", max_retries=0, timeout=60) as c:
+    """A client of another replica."""
+    with client_of(replica_of(served, "other")) as c:
         yield c
 
 

@@ -11,6 +11,7 @@ from urllib.parse import quote
 import httpx
 import openai
 import pytest
+from openai.types import Batch
 
 from app.batch.records import RECORD
 from app.keys import Keys
@@ -18,8 +19,10 @@ from app.messages.wire import encode
 from app.tenants.api_keys import digest_of
 from app.tenants.records import ApiKey
 from tests.acceptance.test_bad_input import refusal
+from tests.batching import ended, line, submitted
 from tests.issuer import AUDIENCE, Issuer, issuing
-from tests.stack import BIN, ROOT, Stack, mock_pool, stack, wait_until
+from tests.serving import client_of, serving
+from tests.stack import BIN, ROOT, Stack, mock_pool, wait_until
 
 POOL = "decode-pool-a"
 ASK: dict[str, Any] = {"model": "mock", "messages": [{"role": "user", "content": "hello"}]}
@@ -43,15 +46,11 @@ def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory, issuer: Is
         "XYLEM_OIDC_MODELS_CLAIM": "scope.models",
         "XYLEM_OIDC_ADMIN": "groups=operators",
     }
-    with stack(valkey_url, tmp_path_factory.mktemp("teams"), {POOL: mock_pool(step_ms=0.5)}, **env) as s:
-        s.api()
-        s.worker()
-        s.worker("batch", "batch")
-        s.wait_ready()
+    workers = {"worker": POOL, "batch": "batch"}
+    with serving(valkey_url, tmp_path_factory.mktemp("teams"), {POOL: mock_pool(step_ms=0.5)}, workers, **env) as s:
         admin(s, "PATCH", "/admin/aliases", {"aliases": {"small": {"primary": "mock"}}})
         admin(s, "PUT", "/admin/tenants/blue", {})
         yield s
-        assert "Traceback" not in s.log("api")
 
 
 def admin(s: Stack, method: str, path: str, body: Any = None, key: str = "sesame", status: int = 200) -> Any:
@@ -86,7 +85,7 @@ def completion_tokens(answer: httpx.Response) -> int:
 def test_a_key_asks_for_its_models_only_and_sees_no_others(served: Stack) -> None:
     """An alias is a name of its own; the refusal is OpenAI's, and doesn't tell whether there is such a model."""
     key = made_key(served, "one-model", models=["small"])
-    with openai.OpenAI(base_url=f"{served.url}/v1", api_key=key, max_retries=0) as client:
+    with client_of(served.url, api_key=key) as client:
         assert [model.id for model in client.models.list()] == ["small"]
         for name in ("mock", "nothing"):
             with pytest.raises(openai.NotFoundError, match="does not exist or you do not have access") as exc_info:
@@ -165,7 +164,7 @@ def test_files_have_the_smaller_quota_of_key_and_tenant(served: Stack) -> None:
     """Bytes, of each key."""
     admin(served, "PUT", "/admin/tenants/tidy", {"file_quota": 10 + RECORD})
     key = made_key(served, "tidy-1", tenant="tidy", file_quota=1000 + 2 * RECORD)
-    with openai.OpenAI(base_url=f"{served.url}/v1", api_key=key, max_retries=0) as client:
+    with client_of(served.url, api_key=key) as client:
         client.files.create(file=("in.jsonl", b"{}\n"), purpose="batch")
         with pytest.raises(openai.PermissionDeniedError, match=f"{10 + RECORD} bytes"):
             client.files.create(file=("in.jsonl", b"{}" * 6), purpose="batch")
@@ -174,7 +173,7 @@ def test_files_have_the_smaller_quota_of_key_and_tenant(served: Stack) -> None:
 def test_no_batch_begins_when_files_have_more_than_their_quota(served: Stack) -> None:
     """Results are stored whatever their size: one small file could fill the storage, batch after batch."""
     key = made_key(served, "hoarder")
-    with openai.OpenAI(base_url=f"{served.url}/v1", api_key=key, max_retries=0) as client:
+    with client_of(served.url, api_key=key) as client:
         file = client.files.create(file=("in.jsonl", b"{}\n"), purpose="batch").id
         batch: Any = {"input_file_id": file, "endpoint": "/v1/completions", "completion_window": "24h"}
         admin(served, "PATCH", "/admin/keys/hoarder", {"file_quota": 3 + RECORD})
@@ -206,7 +205,7 @@ def test_the_files_of_a_tenants_keys_have_its_quota_together(served: Stack) -> N
     most = 10 + 2 * RECORD
     admin(served, "PUT", "/admin/tenants/shelf", {"file_quota": most})
     keys = [made_key(served, f"shelf-{n}", tenant="shelf") for n in range(2)]
-    first, second = (openai.OpenAI(base_url=f"{served.url}/v1", api_key=key, max_retries=0) for key in keys)
+    first, second = (client_of(served.url, api_key=key) for key in keys)
     first.files.create(file=("in.jsonl", b"{}\n"), purpose="batch")
     admin(served, "DELETE", "/admin/keys/shelf-0")
     with pytest.raises(
@@ -242,26 +241,8 @@ def test_kept_answers_have_the_bytes_that_the_key_may_have(served: Stack) -> Non
     assert chat(served, key, max_tokens=1).status_code == 200
 
 
-def batch(client: openai.OpenAI, bodies: list[dict[str, Any]]) -> str:
-    """The id of a new one."""
-    lines = [
-        {"custom_id": str(n), "method": "POST", "url": "/v1/chat/completions", "body": body}
-        for n, body in enumerate(bodies)
-    ]
-    file = client.files.create(file=("in.jsonl", "\n".join(map(json.dumps, lines)).encode()), purpose="batch")
-    return client.batches.create(
-        input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
-    ).id  # fmt: skip
-
-
-def ended(client: openai.OpenAI, made: str) -> Any:
-    """The batch, at its end."""
-
-    def found() -> Any:
-        now = client.batches.retrieve(made)
-        return now if now.status in ("completed", "failed") else None
-
-    return wait_until(found, "the batch ends", 60)
+def batch(client: openai.OpenAI, bodies: list[dict[str, Any]]) -> Batch:
+    return submitted(client, [line(str(n), **body) for n, body in enumerate(bodies)])
 
 
 def test_the_batches_of_a_tenants_keys_have_its_lines_together(served: Stack) -> None:
@@ -271,15 +252,15 @@ def test_the_batches_of_a_tenants_keys_have_its_lines_together(served: Stack) ->
         made_key(served, "mill-0", tenant="mill", batch_requests_per_min=1),
         made_key(served, "mill-1", tenant="mill"),
     )
-    slow, other = (openai.OpenAI(base_url=f"{served.url}/v1", api_key=key, max_retries=0) for key in keys)
+    slow, other = (client_of(served.url, api_key=key) for key in keys)
     body = {**ASK, "max_tokens": 1}
     first = batch(slow, [body] * 4)
-    wait_until(lambda: slow.batches.retrieve(first).request_counts.completed == 1, "one line is answered", 60)
+    wait_until(lambda: slow.batches.retrieve(first.id).request_counts.completed == 1, "one line is answered", 60)
     over = ended(other, batch(other, [body] * 2))
     assert over.status == "failed"
     assert "Your tenant's unfinished batches have at most 4 lines" in over.errors.data[0].message
     assert ended(other, batch(other, [body])).status == "completed"
-    slow.batches.cancel(first)
+    slow.batches.cancel(first.id)
 
 
 def test_lines_of_a_batch_are_within_its_keys_limits(served: Stack) -> None:
@@ -288,7 +269,7 @@ def test_lines_of_a_batch_are_within_its_keys_limits(served: Stack) -> None:
     body = {**ASK, "ignore_eos": True}
     bodies = [body, {**body, "max_tokens": 6}, {**body, "max_tokens": 7}, {**body, "model": "small"}]
 
-    with openai.OpenAI(base_url=f"{served.url}/v1", api_key=key, max_retries=0) as client:
+    with client_of(served.url, api_key=key) as client:
         over = ended(client, batch(client, [*bodies, body]))
         assert over.status == "failed"
         assert "at most 4 lines" in over.errors.data[0].message

@@ -7,10 +7,10 @@ from pathlib import Path
 from threading import Semaphore
 
 import httpx
-import openai
 import pytest
 
 from tests.redis_server import RedisServer, another_redis
+from tests.serving import client_of, serving
 from tests.stack import Stack, mock_pool, stack, wait_until
 
 POOL, STREAMS, TOKENS = "decode-pool-a", 12, 300
@@ -22,11 +22,7 @@ def served(valkey_url: str, path: Path) -> Iterator[tuple[Stack, RedisServer, Re
     with another_redis(path) as one, another_redis(path) as two:
         urls = f"{one.url},{two.url}"
         own = {"XYLEM_TOKEN_REDIS_URLS": urls, "XYLEM_DEPLOYMENT": path.name}
-        with stack(valkey_url, path, {POOL: mock_pool(step_ms=10.0)}, **own) as s:
-            s.api()
-            s.worker(name="one")
-            s.worker(name="two")
-            s.wait_ready(2)
+        with serving(valkey_url, path, {POOL: mock_pool(step_ms=10.0)}, {"one": POOL, "two": POOL}, **own) as s:
             yield (s, one, two) if one.client.pubsub_channels() else (s, two, one)
 
 
@@ -35,7 +31,7 @@ def test_no_token_is_lost_with_a_server_of_tokens(valkey_url: str, tmp_path: Pat
     """No token is lost of the answers in progress or of others, and no answer is computed elsewhere for it."""
     with (
         served(valkey_url, tmp_path) as (s, own_server, other),
-        openai.OpenAI(base_url=f"{s.url}/v1", api_key="none", max_retries=0, timeout=60) as client,
+        client_of(s.url) as client,
         ThreadPoolExecutor(STREAMS) as threads,
     ):
         progress = Semaphore(0)

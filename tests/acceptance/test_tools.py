@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-from collections.abc import Iterator
 from typing import Any
 
 import openai
@@ -14,7 +13,8 @@ from openai.types.chat import ChatCompletion
 from app.pools.schema import Pool
 from app.tokenizing.tokenizer import load_tokenizer
 from tests.acceptance.test_recovery import lines
-from tests.stack import Stack, free_port, leases, mock_pool, pid_of_worker, stack, wait_until
+from tests.serving import replica_of, revive, served_by
+from tests.stack import Stack, mock_pool, pid_of_worker
 
 POOL = "decode-pool-a"
 TOKENIZER = load_tokenizer(Pool(model="mock", engine="mock").model_dir)
@@ -46,25 +46,10 @@ TEMPLATE = """{%- if tools %}{% for tool in tools %}{{ tool | tojson }}
 """
 
 
-@pytest.fixture(scope="module")
-def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Two workers; the dialect is guessed from the template."""
-    path = tmp_path_factory.mktemp("tools")
-    template = path / "template.jinja"
-    template.write_text(TEMPLATE)
-    pools = {POOL: mock_pool(step_ms=10.0, script=PLAYS) | {"chat_template": str(template)}}
-    with stack(valkey_url, path, pools, XYLEM_DEPLOYMENT=path.name) as s:
-        s.api()
-        for name in ("w1", "w2"):
-            s.worker(name=name)
-        s.wait_ready(2)
-        yield s
-
-
-@pytest.fixture
-def client(served: Stack) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=60) as c:
-        yield c
+# The dialect is guessed from the template.
+served = served_by(
+    {POOL: mock_pool(step_ms=10.0, script=PLAYS) | {"chat_template": TEMPLATE}}, {"w1": POOL, "w2": POOL}
+)
 
 
 def asked(question: str, **fields: Any) -> dict[str, Any]:
@@ -197,16 +182,12 @@ def test_a_call_goes_on_though_its_worker_is_killed_in_the_middle(served: Stack,
             assert chunk.choices[0].finish_reason == "tool_calls"
     assert victim
     assert (json.loads(arguments), len(ids)) == (json.loads(LONG), 1)
-    served.worker(name="w3")
-    wait_until(lambda: len(leases(served, POOL)) == 2, "two workers again", 60)
+    revive(served)
 
 
 def test_a_call_goes_on_at_another_replica_in_its_middle(served: Stack) -> None:
     """Behind the last event that the client has, though the first replica was killed: nothing comes twice."""
-    port = free_port()
-    served.api("api2", port)
-    other = f"http://127.0.0.1:{port}"
-    wait_until(lambda: served.ready(other), "the second replica listens")
+    other = replica_of(served, "api2")
     body = asked("Tell me at length", stream=True)
     part = lines(f"{served.url}/v1/chat/completions", body, most=40, **{"x-xylem-resumable": "1"})
     served.names["api"].kill()

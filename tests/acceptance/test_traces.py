@@ -14,10 +14,11 @@ from typing import Any
 
 import httpx
 import pytest
-from openai import OpenAI
 
+from tests.batching import answered
 from tests.collector import Collector, Seen, collector
-from tests.stack import Stack, free_port, leases, mock_pool, stack, wait_until
+from tests.serving import client_of, replica_of, serving
+from tests.stack import Stack, free_port, leases, mock_pool, wait_until
 
 POOL, PREFILL, DECODE = "decode-pool-a", "prefill-pool-b", "decode-pool-b"
 TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -68,15 +69,8 @@ def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory, sink: Coll
     path = tmp_path_factory.mktemp("traces")
     env = sink.environment() | {"OTEL_TRACES_SAMPLER": "parentbased_always_off", "XYLEM_LOG_JSON": "true"}
     env |= {"XYLEM_DEPLOYMENT": "traces", "XYLEM_FILES": str(path / "store")}
-    with stack(valkey_url, path, POOLS, **env) as s:
-        s.api()
-        s.worker()
-        s.worker("vectors", "vectors")
-        s.worker(PREFILL, PREFILL)
-        s.worker(DECODE, DECODE)
-        for model in ("mock", "vectors", "apart"):
-            s.wait_ready(model=model)
-        wait_until(lambda: leases(s, PREFILL), "the prefill worker is ready")
+    workers = {"worker": POOL, **{pool: pool for pool in ("vectors", PREFILL, DECODE)}}
+    with serving(valkey_url, path, POOLS, workers, **env) as s:
         yield s
 
 
@@ -114,10 +108,7 @@ def test_a_request_is_a_tree_of_its_stages_in_the_clients_trace(
 ) -> None:
     """Either protocol carries it, at the SDK's default sampler; each stage is within its request."""
     env = sink.environment(protocol) | {"XYLEM_DEPLOYMENT": tmp_path.name, "OTEL_SERVICE_NAME": "my-gateway"}
-    with stack(valkey_url, tmp_path, {POOL: mock_pool()}, **env) as s:
-        s.api()
-        s.worker()
-        s.wait_ready()
+    with serving(valkey_url, tmp_path, {POOL: mock_pool()}, {"worker": POOL}, **env) as s:
         spans = asked(s, sink, CHAT, OF_CHAT | {"seed": 7}, **{"x-request-id": "mine.1"})
         without = post(s, TEXT, ASKED)
         own = wait_until(lambda: [x for x in sink.spans if without.json()["id"] in x.attributes.values()], "its own")
@@ -262,13 +253,8 @@ def test_an_answer_that_another_replica_takes_over_stays_in_its_trace(
 ) -> None:
     """The trace has one root: that of the replica that ended it."""
     env = sink.environment() | {"XYLEM_DEPLOYMENT": tmp_path.name}
-    with stack(valkey_url, tmp_path, {POOL: mock_pool(step_ms=20.0)}, **env) as s:
-        port = free_port()
-        s.api()
-        s.api("api2", port)
-        s.worker()
-        s.wait_ready()
-        s.wait_ready(url=f"http://127.0.0.1:{port}")
+    with serving(valkey_url, tmp_path, {POOL: mock_pool(step_ms=20.0)}, **env) as s:
+        replica_of(s, "api2")
         trace = new_trace()
         body = ASKED | {"max_tokens": 150, "stream": True}
         headers = traced(trace, **{"x-xylem-resumable": "1"})
@@ -285,17 +271,9 @@ def test_an_answer_that_another_replica_takes_over_stays_in_its_trace(
 
 def test_each_line_of_a_batch_is_a_trace(valkey_url: str, tmp_path: Path, sink: Collector) -> None:
     env = sink.environment() | {"XYLEM_DEPLOYMENT": tmp_path.name, "XYLEM_FILES": str(tmp_path / "store")}
-    with stack(valkey_url, tmp_path, {POOL: mock_pool()}, **env) as s:
-        s.api()
-        s.worker()
-        s.worker("batch", "batch")
-        s.wait_ready()
-        lines = [{"custom_id": str(i), "method": "POST", "url": CHAT, "body": OF_CHAT} for i in range(3)]
-        with OpenAI(base_url=f"{s.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
-            raw = "\n".join(json.dumps(line) for line in lines).encode()
-            file = client.files.create(file=("lines.jsonl", raw), purpose="batch")
-            batch = client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h")
-            wait_until(lambda: client.batches.retrieve(batch.id).status == "completed", "the batch is done", 60)
+    with serving(valkey_url, tmp_path, {POOL: mock_pool()}, {"worker": POOL, "batch": "batch"}, **env) as s:
+        with client_of(s.url) as client:
+            batch, _ = answered(client, [OF_CHAT] * 3)
         roots = wait_until(lambda: three(sink, batch.id), "three traces")
     assert len({root.trace for root in roots}) == 3
     assert {root.parent for root in roots} == {""}
@@ -319,10 +297,7 @@ def test_a_collector_that_is_away_holds_up_nobody(
             "OTEL_BSP_SCHEDULE_DELAY": "50", "OTEL_BSP_MAX_QUEUE_SIZE": "20", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "10",
             "XYLEM_DEPLOYMENT": tmp_path.name,
         }  # fmt: skip
-        with stack(valkey_url, tmp_path, {POOL: mock_pool(step_ms=0.1)}, **env) as s:
-            s.api()
-            s.worker()
-            s.wait_ready()
+        with serving(valkey_url, tmp_path, {POOL: mock_pool(step_ms=0.1)}, **env) as s:
             with httpx.Client(timeout=5) as client:  # an export may take ten seconds
                 for _ in range(30):
                     assert client.post(s.url + TEXT, json=ASKED).status_code == 200

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from openai import OpenAI
 
+from tests.serving import client_of
 from tests.stack import BIN, ROOT, Stack, all_free, leases, stack, timeline, wait_until
 from tests.trtllm.model import MOCK, SESSIONS
 
@@ -44,7 +44,7 @@ def fleet(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 def chat(s: Stack, question: str, **wanted: Any) -> tuple[str, str]:
     """The answer's id and text, streamed."""
-    with OpenAI(base_url=f"{s.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+    with client_of(s.url) as client:
         messages = [{"role": "user", "content": question}]
         chunks: list[Any] = list(
             client.chat.completions.create(model="m", messages=messages, stream=True, temperature=0, **wanted)  # type: ignore[call-overload]

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import signal
 import subprocess
 import time
@@ -20,7 +19,8 @@ from openai import OpenAI
 from app.ids import BATCH_QUEUE, TenantId, new_key_id
 from app.messages.wire import encode
 from app.tenants.records import ApiKey, Price, Tenant
-from tests.acceptance.test_batch_work import submitted
+from tests.batching import TEXT, ended, line, lines_of, submitted
+from tests.serving import begin, client_of
 from tests.stack import BIN, Stack, mock_pool, stack, valkey, wait_until
 
 ADMIN = {"authorization": "Bearer admin"}
@@ -44,14 +44,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     env = {"XYLEM_REQUIRE_KEYS": "true", "XYLEM_ADMIN_KEY": "admin", "XYLEM_HOME": str(path)}
     with valkey(path) as url, stack(url, path, pools, **env) as s:
         s.redis.hset("xylem:prices", "mock", encode(Price(1e6, 0.5e6, 2e6)))
-        s.api()
-        for pool in pools:
-            s.worker(pool, pool)
-        s.worker(BATCH_QUEUE, "batch")
         writer(s)
+        begin(s, {**{pool: pool for pool in pools}, "batch": BATCH_QUEUE})
         wait_until(lambda: "usage_writer_started" in s.log("usage"), "it has made its tables")
-        s.wait_ready()
-        s.wait_ready(model="embeds")
         yield s
 
 
@@ -63,7 +58,7 @@ def client(s: Stack, name: str, tenant: str) -> OpenAI:
     s.redis.hset("xylem:keys:api", name, encode(key))
     valid = {"authorization": f"Bearer {token}"}
     wait_until(lambda: httpx.get(f"{s.url}/v1/models", headers=valid).is_success, "the key is valid")
-    return OpenAI(base_url=f"{s.url}/v1", api_key=token, max_retries=0, timeout=60)
+    return client_of(s.url, api_key=token)
 
 
 def asked(s: Stack, path: str = "/admin/usage", **params: str) -> Any:
@@ -154,15 +149,13 @@ def test_lines_of_a_batch_leave_records_with_its_id(served: Stack) -> None:
     s = served
     team = client(s, "batching-1", "batching")
     body = {"model": "mock", "prompt": "hello", "max_tokens": 3}
-    lines = [{"custom_id": str(i), "method": "POST", "url": "/v1/completions", "body": body} for i in range(5)]
-    batch = submitted(team, lines, "/v1/completions")
-    wait_until(lambda: team.batches.retrieve(batch.id).status == "completed", "the batch ends", 60)
+    batch = ended(team, submitted(team, [line(str(i), TEXT, **body) for i in range(5)], TEXT))
     wait_until(lambda: of_tenant(s, "batching")["requests"] == 5, "all are written")
-    content = team.files.content(str(team.batches.retrieve(batch.id).output_file_id)).text
-    answers = [json.loads(line)["response"]["body"]["usage"] for line in content.splitlines()]
+    output = lines_of(team, batch.output_file_id)
+    answers = [one["response"]["body"]["usage"] for one in output]
     records = csv.DictReader(xylem(s, "usage", "export", "-", "--tenant", "batching").splitlines())
     ids = {(r["id"], r["x_request_id"]) for r in records}
-    assert ids == {(a["id"], a["response"]["request_id"]) for a in map(json.loads, content.splitlines())}
+    assert ids == {(a["id"], a["response"]["request_id"]) for a in output}
     (row,) = asked(s, tenant="batching", group_by="batch,key")["data"]
     assert (row["batch"], row["key_name"]) == (batch.id, "batching-1")
     assert row["prompt_tokens"] == sum(a["prompt_tokens"] for a in answers)

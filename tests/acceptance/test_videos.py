@@ -1,6 +1,6 @@
 """Videos as jobs: real processes, the official client, and a mock engine."""
 
-from collections.abc import Iterator
+import signal
 from typing import Any
 
 import httpx
@@ -10,7 +10,8 @@ from openai import OpenAI
 
 from app.messages.job import Painting
 from app.painters.mock import picture
-from tests.stack import Stack, free_port, leases, metric, stack, wait_until
+from tests.serving import replica_of, served_by
+from tests.stack import Stack, leases, metric, stop, wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore:The Sora API:DeprecationWarning")  # OpenAI's own service ends
 
@@ -18,26 +19,14 @@ VIDEOS = "video-pool"
 RULES = {"size": "64x64", "sizes": ["32x32"], "steps": 10, "max_steps": 2000, "videos": True, "fps": 8}
 
 
-@pytest.fixture(scope="module")
-def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    path = tmp_path_factory.mktemp("videos")
-    paints = {"engine": "mock", "task": "image"}
-    pools = {
-        VIDEOS: {"model": "filmer", "args": {"step_ms": 20.0}, "painting": RULES, **paints},
-        "image-pool": {"model": "painter", **paints},
-    }
-    more = {"XYLEM_MEDIA_STORE": str(path / "media"), "XYLEM_MEDIA_KEEP_S": "3600", "XYLEM_DEPLOYMENT": path.name}
-    with stack(valkey_url, path, pools, **more) as s:
-        s.api()
-        s.worker(VIDEOS)
-        s.wait_ready(1, "filmer")
-        yield s
-
-
-@pytest.fixture
-def client(served: Stack) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=60) as c:
-        yield c
+PAINTS = {"engine": "mock", "task": "image"}
+served = served_by(
+    {
+        VIDEOS: {"model": "filmer", "args": {"step_ms": 20.0}, "painting": RULES, **PAINTS},
+        "image-pool": {"model": "painter", **PAINTS},
+    },
+    {"worker": VIDEOS}, XYLEM_MEDIA_STORE="{path}/media", XYLEM_MEDIA_KEEP_S="3600",
+)  # fmt: skip
 
 
 def film(prompt: str, seed: int, steps: int = 10, frames: int = 9) -> bytes:
@@ -91,15 +80,11 @@ def test_a_deleted_video_is_not_made_to_its_end(served: Stack, client: OpenAI) -
 
 def test_a_video_goes_on_when_its_api_replica_dies(served: Stack, client: OpenAI) -> None:
     """Another replica has it made again: the same bytes."""
-    port = free_port()
-    other = served.api("other", port)
-    url = f"http://127.0.0.1:{port}"
-    served.wait_ready(1, "filmer", url=url)
+    url = replica_of(served, "other")
     ask = {"model": "filmer", "prompt": "a survivor", "seconds": 1, "num_inference_steps": 100}
     video = httpx.post(f"{url}/v1/videos", json=ask).json()
     wait_until(lambda: httpx.get(f"{url}/v1/videos/{video['id']}").json()["progress"], "it is being made")
-    other.kill()
-    other.wait()
+    stop(served.names["other"], signal.SIGKILL)
     end_state = video_until(client, video["id"], "completed")
     assert client.videos.download_content(end_state.id).content == film("a survivor", video["seed"], 100)
 

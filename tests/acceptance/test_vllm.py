@@ -18,7 +18,9 @@ import psutil
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
+from tests.batching import answered
 from tests.chaos.fleet import Fleet
+from tests.serving import client_of
 from tests.shallow import shallow_model
 from tests.stack import ROOT, leases, metric, stop, wait_until
 
@@ -237,7 +239,6 @@ def test_a_batch_answers_what_online_requests_are_answered(two: Fleet) -> None:
         for i in range(50)
     ]  # fmt: skip
     url = "/v1/chat/completions"
-    lines = [{"custom_id": str(i), "method": "POST", "url": url, "body": body} for i, body in enumerate(bodies)]
 
     def bare(body: dict[str, Any]) -> dict[str, Any]:
         usage = {k: n for k, n in body["usage"].items() if isinstance(n, int)}
@@ -250,18 +251,9 @@ def test_a_batch_answers_what_online_requests_are_answered(two: Fleet) -> None:
 
     worker = two.stack.worker("batch", name="batch")
     try:
-        with OpenAI(base_url=f"{two.stack.url}/v1", api_key="none") as c:
-            raw = "\n".join(map(json.dumps, lines)).encode()
-            file = c.files.create(file=("in.jsonl", raw), purpose="batch")
-            batch = c.batches.create(input_file_id=file.id, endpoint=url, completion_window="24h")
-            wait_until(lambda: c.batches.retrieve(batch.id).status == "completed", "the batch is done", 180, 0.5)
-            output = c.batches.retrieve(batch.id).output_file_id
-            assert output is not None
-            answers = {
-                line["custom_id"]: bare(line["response"]["body"])
-                for line in map(json.loads, c.files.content(output).text.splitlines())
-            }
-        assert [answers[str(i)] for i in range(50)] == asyncio.run(online())
+        with client_of(two.stack.url) as c:
+            _, answers = answered(c, bodies, url, timeout_s=180)
+        assert [bare(body) for body in answers] == asyncio.run(online())
     finally:
         stop(worker)
 

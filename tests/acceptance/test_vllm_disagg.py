@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 import httpx
 import psutil
 import pytest
-from openai import OpenAI
 
 from app.tokenizing.tokenizer import load_tokenizer
+from tests.acceptance.test_disagg import together
 from tests.chaos.fleet import TEMPLATE
+from tests.serving import client_of, standing_still
 from tests.shallow import shallow_model
 from tests.stack import (
     ROOT,
@@ -106,7 +107,7 @@ def ask(s: Stack, **wanted: Any) -> Answer:
     """The answer at temperature 0, with whatever else is wanted; streamed or not it is the same."""
     own = {key: wanted.pop(key) for key in ("prompt", "messages", "stream") if key in wanted}
     body = {"temperature": 0, "max_tokens": 16, "ignore_eos": True} | wanted
-    with OpenAI(base_url=f"{s.url}/v1", api_key="none", max_retries=0, timeout=200) as c:
+    with client_of(s.url) as c:
         create: Any = c.chat.completions.create if "messages" in own else c.completions.create
         came = create(model=MODEL, **own, extra_body=body)
         parts = list(came) if own.get("stream") else [came]
@@ -131,18 +132,9 @@ def _add(to: Choice, part: Any) -> None:
         to.logprobs += [entry.logprob for entry in part.logprobs.content]
 
 
-@contextmanager
-def together(s: Stack) -> Iterator[None]:
-    """Everything is computed where it is decoded."""
-    limits = f"{s.url}/admin/pools/{PREFILL}/limits"
-    httpx.patch(limits, json={"remote_tokens": 100_000}).raise_for_status()
-    yield
-    httpx.patch(limits, json={"remote_tokens": None}).raise_for_status()
-
-
 def whole(s: Stack, **wanted: Any) -> Answer:
     """The answer of the decode worker alone, with none of the KV that it has already."""
-    with together(s):
+    with together(s, PREFILL):
         answer = ask(s, cache_salt="whole", **wanted)
     assert len(timeline(s, answer.id)["workers"]) == 1
     return answer
@@ -188,18 +180,6 @@ def assert_nothing_held(s: Stack, workers: int = 2) -> None:
 
     answer = wait_until(told, "the engines answer", 60)
     assert (len(answer["cleared"]), answer["refused"]) == (workers, {})
-
-
-@contextmanager
-def standing_still(s: Stack, name: str) -> Iterator[psutil.Process]:
-    """A worker that takes no task meanwhile; its engine goes on."""
-    process = worker_process(s, name)
-    process.suspend()
-    try:
-        yield process
-    finally:
-        if process.is_running():
-            process.resume()
 
 
 def kill(s: Stack, name: str) -> None:
@@ -342,7 +322,7 @@ def test_a_client_that_leaves_during_the_prefill_leaves_nothing_behind(fleet: St
 def test_a_client_that_leaves_between_the_tasks_leaves_nothing_behind(fleet: Stack, words: list[int]) -> None:
     """The decode worker finds nobody to answer, and gives the KV up."""
     before, log_length = settled(fleet), len(fleet.log("prefill"))
-    with standing_still(fleet, "decode"):
+    with standing_still(fleet.names["decode"].pid):
         with client(fleet, prompt=[3001, *words[:300]]):
             wait_until(lambda: lent(fleet), "the prompt's KV is lent")
         records = f"{fleet.deployment}:request:*"
@@ -365,7 +345,7 @@ def test_when_the_decode_worker_dies_the_next_one_goes_on(fleet: Stack, words: l
         while not answering.readline().startswith(b"data: "):
             pass
         wait_until(lambda: leases(fleet, DECODE)[0].load.running, "it decodes")
-        with standing_still(fleet, "decode"):
+        with standing_still(fleet.names["decode"].pid):
             other = [4002, *words[:400]]  # longer, so that what is lent may not be the first one's
             waiting = threads.submit(ask, fleet, prompt=other)
             wait_until(lambda: lent(fleet) >= len(other) // BLOCK or waiting.done(), "the other prompt's KV is lent")
@@ -394,7 +374,7 @@ def test_a_prefill_worker_that_dies_with_the_kv_costs_time_and_not_the_answer(fl
     one = whole(fleet, prompt=prompt, logprobs=1)
     before = settled(fleet)
     with ThreadPoolExecutor() as threads:
-        with standing_still(fleet, "second-decode"):
+        with standing_still(fleet.names["second-decode"].pid):
             future = threads.submit(ask, fleet, prompt=prompt, logprobs=1)
             wait_until(lambda: lent(fleet), "the prompt's KV is lent")
             kill(fleet, "prefill")

@@ -7,12 +7,12 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
-import psutil
 import pytest
 from openai import OpenAI
 from PIL import Image
 
 from tests.acceptance.test_media_of_engines import asked
+from tests.serving import begin_on_cores
 from tests.stack import Stack, leases, metric, stack, timeline, wait_until
 from tests.vlm import Kind, random_vlm
 
@@ -20,7 +20,6 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.media]
 
 EYES, PREFILL, DECODE, ALONE = "eyes-pool", "prefill-pool", "decode-pool", "alone-pool"
 ROLES = {EYES: "encode", PREFILL: "prefill", DECODE: "decode"}
-CORES = [str(core) for core in sorted(psutil.Process().cpu_affinity())]
 
 
 @pytest.fixture(scope="module", params=["qwen2_vl", "idefics3"])
@@ -39,17 +38,8 @@ def served(
     pools = {name: pool("sees", role=role, **(split if role != "encode" else {})) for name, role in ROLES.items()}
     path = tmp_path_factory.mktemp("vllm-three")
     with stack(valkey_url, path, pools | {ALONE: pool("alone")}, XYLEM_DEPLOYMENT=path.name) as s:
-        s.api()
-        for number, name in enumerate(s.pools):
-            s.worker(name, name, VLLM_CPU_OMP_THREADS_BIND=CORES[number % len(CORES)])
-        wait_until(lambda: len(leases(s)) == len(s.pools) and (s.ready() or {}).get("ready"), "all workers", 300)
+        begin_on_cores(s)
         yield s
-
-
-@pytest.fixture
-def client(served: Stack) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=120) as openai_client:
-        yield openai_client
 
 
 def answer(client: OpenAI, model: str, messages: list[Any]) -> Any:

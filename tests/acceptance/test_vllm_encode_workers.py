@@ -8,11 +8,9 @@ import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 
 import httpx
-import psutil
 import pytest
 from msgspec.structs import replace
 from PIL import Image
@@ -25,6 +23,7 @@ from app.messages.wire import encode
 from ops.bench.media.seen import exam, is_right, said
 from ops.shapes.pictures import Question
 from tests.encode_counts import settled, wait_for
+from tests.serving import begin_on_cores, standing_still
 from tests.stack import ROOT, Stack, leases, metric, stack, wait_until
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.media]
@@ -32,7 +31,6 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.media]
 MODELS = ROOT / ".xylem/models"
 EYES, POOL, ALONE = "eyes-pool", "answer-pool", "alone-pool"
 PICTURES, RIGHT = 50, 35  # the eyes see about 42 rightly; of a blank picture, few answers would be right
-CORES = [str(core) for core in sorted(psutil.Process().cpu_affinity())]
 Case = tuple[Image.Image, Question]
 
 
@@ -51,10 +49,7 @@ def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     path = tmp_path_factory.mktemp("vllm-encode")
     env = {"XYLEM_DEPLOYMENT": path.name, "XYLEM_HEARTBEAT_S": "0.2", "XYLEM_LEASE_TTL_S": "10"}
     with stack(valkey_url, path, pools, **env) as s:
-        s.api()
-        for number, name in enumerate(pools):
-            s.worker(name, name, VLLM_CPU_OMP_THREADS_BIND=CORES[number % len(CORES)])
-        wait_until(lambda: len(leases(s)) == len(pools) and (s.ready() or {}).get("ready"), "all workers", 300)
+        begin_on_cores(s)
         yield s
 
 
@@ -76,21 +71,11 @@ def index_key(s: Stack, picture: Image.Image) -> str:
     return f"{s.deployment}:embedding:sees:{name_of(picture)}"
 
 
-@contextmanager
-def stopped(s: Stack, name: str) -> Iterator[None]:
-    """The worker reads nothing meanwhile. Its engine has a process of its own, which goes on."""
-    os.kill(s.names[name].pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(s.names[name].pid, signal.SIGCONT)
-
-
 def said_of_blank(s: Stack, client: httpx.Client, picture: Image.Image, question: str) -> str:
     """The answer about a picture whose pixels only the encoder gets."""
     key = f"{s.deployment}:media:{name_of(picture)}"
     with ThreadPoolExecutor(1) as pool:
-        with stopped(s, POOL):
+        with standing_still(s.names[POOL].pid):
             answer = pool.submit(said, client, "sees", picture, question)
             wait_until(lambda: s.redis.exists(index_key(s, picture)), "it is encoded")
             assert s.redis.set(key, bytes(3 * picture.height * picture.width), xx=True, keepttl=True)
@@ -112,7 +97,7 @@ def test_a_second_question_needs_no_encoder(served: Stack, client: httpx.Client)
     [(picture, question)] = cases(2)
     before = settled(served)
     said(client, "sees", picture, question.text)
-    with stopped(served, EYES):
+    with standing_still(served.names[EYES].pid):
         again = said(client, "sees", picture, "What is in the picture?")
     assert again == said(client, "alone", picture, "What is in the picture?")
     wait_for(served, before, encoded=1, found=0, fetched=2, lost=0, missing=0)

@@ -13,8 +13,9 @@ from PIL import Image
 from ops.models.seeing import SEEING, written
 from tests.encode_counts import settled, wait_for
 from tests.media.samples import video
+from tests.serving import begin
 from tests.shallow import shallow_model
-from tests.stack import Stack, leases, stack, wait_until
+from tests.stack import Stack, stack
 
 pytestmark = [pytest.mark.timeout(1500), pytest.mark.media]
 
@@ -44,17 +45,8 @@ def served(
     }  # fmt: skip
     env = {"XYLEM_DEPLOYMENT": f"learned-{request.param}", "XYLEM_HEARTBEAT_S": "0.2", "XYLEM_LEASE_TTL_S": "10"}
     with stack(valkey_url, folder, pools, **env) as s:
-        s.api()
-        for name in pools:
-            s.worker(name, name, **ENV)
-        wait_until(lambda: len(leases(s)) == len(pools) and (s.ready() or {}).get("ready"), "all workers", 600)
+        begin(s, within_s=600, **ENV)
         yield s
-
-
-@pytest.fixture
-def client(served: Stack) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=300) as openai_client:
-        yield openai_client
 
 
 def asked(*numbers: int) -> list[Any]:

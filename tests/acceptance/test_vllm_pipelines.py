@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from openai import OpenAI
 
 from app.demo_models.model_folder import prepare
 from app.demo_models.whisper import NAME, convert
+from tests.serving import begin, client_of
 from tests.speech.samples import GARDEN
 from tests.stack import ROOT, mock_pool, stack
 
@@ -31,13 +31,9 @@ def test_what_whisper_hears_is_answered(valkey_url: str, tmp_path: Path) -> None
     with stack(valkey_url, tmp_path, pools, **env) as s:
         pipeline = {"stages": [{"model": "whisper-1"}, {"model": "answerer"}]}
         s.pools_file.write_text(yaml.safe_dump({"pools": pools, "pipelines": {"narrate": pipeline}}))
-        s.api()
-        for pool in pools:
-            s.worker(pool, name=pool)
-        s.wait_ready(1, "answerer")
-        s.wait_ready(1, "whisper-1", 200)
+        begin(s, within_s=200)
         sound = {"data": b64encode(GARDEN).decode(), "format": "wav"}  # a FLAC: its content counts
-        with OpenAI(base_url=f"{s.url}/v1", api_key="none", max_retries=0, timeout=100) as client:
+        with client_of(s.url) as client:
             answer = client.chat.completions.create(
                 model="narrate",
                 messages=[{"role": "user", "content": [{"type": "input_audio", "input_audio": sound}]}],  # type: ignore[list-item,misc]

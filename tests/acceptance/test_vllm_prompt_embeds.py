@@ -1,6 +1,5 @@
 """Prompt embeddings on real vLLM: the rows of tokens are as good as the tokens, and wrong ones do no harm."""
 
-import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,8 +11,9 @@ from app.media.prompt_embeds import prompt_embeds_of
 from app.messages.media import Media
 from tests.chaos.fleet import Fleet
 from tests.prompt_embeds import embeds, encoded, file
+from tests.serving import client_of, outlived
 from tests.shallow import shallow_model
-from tests.stack import indexed_blocks, pid_of_worker, timeline, wait_until
+from tests.stack import indexed_blocks, timeline, wait_until
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.media]
 
@@ -35,7 +35,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 @pytest.fixture
 def client(fleet: Fleet) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{fleet.urls()[0]}/v1", api_key="none", max_retries=0, timeout=300) as c:
+    with client_of(fleet.urls()[0]) as c:
         yield c
 
 
@@ -99,14 +99,6 @@ def test_an_answer_goes_on_elsewhere_when_its_worker_is_killed(fleet: Fleet, cli
     """Its tokens are tokens behind the same rows. The last test: a worker is gone afterwards."""
     rows = rows_of(IDS[7:])
     whole = answer(client, IDS[7:], max_tokens=200).choices[0].text
-    chunks = iter(answer(client, given=rows, max_tokens=200, stream=True))
-    text = ""
-    while len(text) < 40:
-        chunk = next(chunks)
-        text += chunk.choices[0].text
-    dying = pid_of_worker(fleet.stack, POOL, chunk.id)
-    process = next(process for process in fleet.stack.names.values() if process.pid == dying)
-    process.send_signal(signal.SIGKILL)
-    text += "".join(c.choices[0].text for c in chunks if c.choices)
+    text, id_ = outlived(fleet.stack, POOL, answer(client, given=rows, max_tokens=200, stream=True))
     assert text == whole
-    assert timeline(fleet.stack, chunk.id)["attempts"] == 2
+    assert timeline(fleet.stack, id_)["attempts"] == 2

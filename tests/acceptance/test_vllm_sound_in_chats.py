@@ -15,6 +15,7 @@ from app.media.sound import decode_sound
 from app.messages.media import Media
 from app.tokenizing.tokenizer import load_tokenizer
 from tests.chaos.fleet import Fleet
+from tests.serving import client_of
 from tests.speech.samples import GARDEN, encoded, tone, wav
 from tests.stack import indexed_blocks, wait_until
 from tests.vlm import random_vlm
@@ -41,7 +42,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 @pytest.fixture
 def client(fleet: Fleet) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{fleet.urls()[0]}/v1", api_key="none", max_retries=0, timeout=300) as c:
+    with client_of(fleet.urls()[0]) as c:
         yield c
 
 

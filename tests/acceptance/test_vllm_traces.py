@@ -7,6 +7,7 @@ import pytest
 from tests.acceptance.test_traces import ASKED, TEXT, asked, new_trace, one, post, traced
 from tests.acceptance.test_vllm import ENGINE, ENV, MODEL, POOL
 from tests.collector import Collector, collector
+from tests.serving import begin
 from tests.shallow import shallow_model
 from tests.stack import Stack, stack, wait_until
 
@@ -22,9 +23,7 @@ def served(
     with collector(path) as sink:
         env = ENV | sink.environment(request.param) | {"XYLEM_DEPLOYMENT": path.name}
         with stack(valkey_url, path, {POOL: ENGINE | {"path": str(shallow_model())}}, **env) as s:
-            s.api()
-            s.worker()
-            s.wait_ready(model=MODEL, timeout_s=200)
+            begin(s, within_s=200)
             yield s, sink
 
 

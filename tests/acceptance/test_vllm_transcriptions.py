@@ -48,12 +48,6 @@ def served(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[St
         yield f.stack
 
 
-@pytest.fixture
-def client(served: Stack) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=300) as c:
-        yield c
-
-
 def transformers_texts(model: str, sounds: list[bytes]) -> list[str]:
     """The texts that transformers writes for these windows of sound."""
     import numpy as np

@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from app.ids import BATCH_QUEUE
 from app.messages.lease import EngineState
+from tests.serving import begin
 from tests.stack import Stack, free_port, leases, mock_pool, pid_of_worker, stack, stop, valkey, wait_until
 from workers.engine.hang_watchdog import HangWatchdog
 from workers.engine.lease import LeaseKeeper
@@ -27,11 +28,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Two workers of one host and a batch worker, with a free port each."""
     path = tmp_path_factory.mktemp("ports")
     with valkey(path) as url, stack(url, path, {POOL: mock_pool()}) as s:
-        s.api()
-        for name in ("one", "two"):
-            s.worker(POOL, name, XYLEM_WORKER_PORT="0")
-        s.worker(BATCH_QUEUE, "batch", XYLEM_WORKER_PORT="0")
-        s.wait_ready(2)
+        begin(s, {"one": POOL, "two": POOL, "batch": BATCH_QUEUE}, XYLEM_WORKER_PORT="0")
         wait_until(lambda: targets(s, BATCH_QUEUE), "the batch worker tells of its port", 60)
         yield s
 

@@ -2,37 +2,34 @@
 
 import json
 import socket
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
 from celery import Celery
-from openai import OpenAI
 
-from tests.stack import Stack, free_port, mock_pool, stack, timeline, wait_until
+from tests.serving import client_of, replica_of, served_by
+from tests.stack import Stack, mock_pool, timeline, wait_until
 
 POOL, IDLE_POOL = "decode-pool-a", "decode-pool-b"
 TEXT, CHAT, RESPONSES = "/v1/completions", "/v1/chat/completions", "/v1/responses"
 ASKED: dict[str, Any] = {"model": "mock", "prompt": "hello", "max_tokens": 2}
 OF_CHAT: dict[str, Any] = {"model": "mock", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
 OF_RESPONSE: dict[str, Any] = {"model": "mock", "input": "hello", "max_output_tokens": 16}
-LOCKED = free_port()
+
+
+# One worker of the model `mock`, none of `idle`.
+served = served_by(
+    {POOL: mock_pool(), IDLE_POOL: mock_pool(model="idle")}, {"worker": POOL},
+    XYLEM_MAX_BODY="2000", XYLEM_LOG_JSON="true",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """One worker of the model `mock`, none of `idle`; a second replica wants API keys."""
-    pools = {POOL: mock_pool(), IDLE_POOL: mock_pool(model="idle")}
-    env = {"XYLEM_DEPLOYMENT": "ids", "XYLEM_MAX_BODY": "2000", "XYLEM_LOG_JSON": "true"}
-    with stack(valkey_url, tmp_path_factory.mktemp("ids"), pools, **env) as s:
-        s.api()
-        s.api("locked", LOCKED, XYLEM_REQUIRE_KEYS="true", XYLEM_ADMIN_KEY="secret")
-        s.worker()
-        s.wait_ready()
-        s.wait_ready(url=f"http://127.0.0.1:{LOCKED}")
-        yield s
+def locked(served: Stack) -> str:
+    """A replica that wants API keys."""
+    return replica_of(served, "locked", XYLEM_REQUIRE_KEYS="true", XYLEM_ADMIN_KEY="secret")
 
 
 ANSWERS = [
@@ -72,8 +69,8 @@ def test_every_response_is_named_by_its_client_or_by_the_server(
 
 
 @pytest.mark.parametrize("path", ["/v1/models", TEXT, "/admin/pools/decode-pool-a/limits"])
-def test_refusals_for_want_of_a_key_have_an_x_request_id(served: Stack, path: str) -> None:
-    answer = httpx.get(f"http://127.0.0.1:{LOCKED}{path}", headers={"x-request-id": "mine"})
+def test_refusals_for_want_of_a_key_have_an_x_request_id(locked: str, path: str) -> None:
+    answer = httpx.get(f"{locked}{path}", headers={"x-request-id": "mine"})
     assert answer.status_code in (401, 403)
     assert answer.headers["x-request-id"] == "mine"
 
@@ -150,7 +147,7 @@ def test_a_failure_is_logged_with_its_id(served: Stack) -> None:
 
 
 def test_the_openai_client_knows_it(served: Stack) -> None:
-    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
+    with client_of(served.url) as client:
         own = client.completions.create(**ASKED, extra_headers={"x-request-id": "mine"})
         assert own._request_id == "mine"
         completion = client.completions.create(**ASKED)

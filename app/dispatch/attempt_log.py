@@ -15,7 +15,7 @@ from app.tracing.traceparent import new_span_id
 _MOST = 32  # attempts: an aside request may give way every few seconds for a day
 
 
-class Attempt(Struct, frozen=True):
+class LoggedAttempt(Struct, frozen=True):
     """One try to answer a prompt; times in seconds since the epoch, by Redis' clock."""
 
     number: int  # from 1
@@ -34,7 +34,7 @@ class AttemptLog:
 
     def __init__(self, place: TracePlace) -> None:
         self._place = place
-        self.attempts: list[Attempt] = []
+        self.attempts: list[LoggedAttempt] = []
         self._begin()
 
     @property
@@ -51,9 +51,9 @@ class AttemptLog:
         timings: Sequence[Timing],
         error: str,
     ) -> None:
-        """The attempt that runs has ended; the next one begins, if there is one. Arguments as in `Attempt`."""
+        """The attempt that runs has ended; the next one begins, if there is one. Arguments as in `LoggedAttempt`."""
         self.attempts.append(
-            Attempt(
+            LoggedAttempt(
                 number,
                 self._span,
                 job=job,

@@ -12,6 +12,7 @@ from random import Random
 from typing import Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from app.dispatch.answering.dispatcher import Dispatcher
 from app.dispatch.answering.liveness import LivenessWatch
@@ -173,7 +174,7 @@ class Cells:
             return {}
         count = dict.fromkeys((HOME, *self._others), 0)
         for inflight in self._dispatcher.in_flight.values():
-            count[inflight.cell] += 1
+            count[inflight.attempt.cell] += 1
         return {name: CellState(self._is_reachable(name), requests) for name, requests in count.items()}
 
     def load(self, pools: Collection[PoolId]) -> CellLoad:
@@ -236,13 +237,12 @@ class Cells:
         """Sends a request that is refused in another cell home, unless no cell would take it."""
         if isinstance(why, DeadlineOver):
             return False
-        inflight.refused_in[inflight.cell] = time.monotonic()
+        inflight.refused_in[inflight.attempt.cell] = time.monotonic()
         self._move(inflight, HOME)
         return True
 
     def _move(self, inflight: InFlight, to: CellId) -> None:
-        inflight.drop_handoff()  # KV stays in its cell
-        inflight.placings = 0
+        inflight.attempt = replace(inflight.attempt.without_handoff(), placings=0)  # KV stays in its cell
         self._dispatcher.placers[to].take(inflight)
 
     def _watch(self, cell: CellId) -> LivenessWatch:

@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
 
-from msgspec.structs import replace
-
 from app.api.http import request_trace
 from app.cli.probes import free_port
 from app.dispatch.answering.dispatcher import Dispatcher
@@ -64,12 +62,12 @@ class _Answers(Dispatcher):
         self._decision = Decision(Placement(_POOL, _WORKER, 0, 1, 3, 0), options)
 
     async def send(self, inflight: InFlight) -> None:
-        inflight.job = job = replace(inflight.job, stages=[Stage("decode", _POOL, _WORKER, 0)])
-        if inflight.log is not None:  # as `PlacementRound.assign` has it
-            inflight.decisions = {"decode": self._decision}
+        decisions = {} if inflight.log is None else {"decode": self._decision}  # as `PlacementRound.assign` has it
+        attempt = inflight.attempt.decided([Stage("decode", _POOL, _WORKER, 0)], "", decisions, behind=False)
+        job, now = attempt.job, clock.now()
         task_messages(job, 0, None, "")
         encode(job)
-        inflight.placed_at = now = clock.now()
+        inflight.attempt = attempt.sent(job, now, in_sequence=False, awaits_first=False)
         inflight.timings = [Timing(_WORKER, now, now, now)]
         inflight.answer.push(Delta(job.request, job.attempt, "a", [1], 0, "length"))
         inflight.answer.push(Done(job.request, job.attempt, 0, inflight.timings))

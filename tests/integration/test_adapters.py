@@ -117,7 +117,7 @@ async def test_a_replica_that_has_not_heard_of_a_swap_places_nothing_on_the_old_
     new, _ = await registry.swap("sql", lambda a: replace(a, source="/y"))
     late, plain = inflight("l", old.versioned), inflight("p", None)
     sending = asyncio.create_task(d.send(late))
-    await until(lambda: late.held_since > 0)
+    await until(lambda: late.attempt.held_since > 0)
     await d.send(plain)
     assert (plain.job.worker, late.job.worker, sending.done()) == ("w", "", False)
     assert not await redis.exists(KEYS.request(late.job.run))
@@ -138,7 +138,7 @@ async def test_one_that_nobody_can_load_is_refused_while_another_waits(redis: "R
     await register(redis, KEYS, "w", max_adapters=2)
     waiting = inflight("r", adapter.versioned)
     sending = asyncio.create_task(d.send(waiting))
-    await until(lambda: waiting.held_since > 0)
+    await until(lambda: waiting.attempt.held_since > 0)
     # `adapters` is a field of the worker, and of the lease: the helper sets the former.
     raw = await redis.get(KEYS.worker(WorkerId("w")))
     assert raw is not None

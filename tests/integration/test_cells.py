@@ -49,7 +49,7 @@ class Replica:
         self.cells = Cells(self.watch, self.dispatcher, POOLS, self.others, lost_after_s=0.3)
 
     def place_of(self, request: InFlight) -> tuple[CellId, str | None]:
-        return request.cell, request.job.worker
+        return request.attempt.cell, request.job.worker
 
     async def room(self, name: str, *, of: CellId = HOME, **lease: Any) -> str:
         """A new worker in a cell, which the replica has seen."""
@@ -89,7 +89,7 @@ async def test_a_request_goes_to_the_least_used_cell_once_home_is_full(replica: 
     assert placements[0] == (HOME, "here")
     assert sorted(cell for cell, _ in placements[1:]) == [FAR, FAR, NEAR]
     assert {name: state.requests for name, state in replica.cells.states().items()} == {HOME: 1, NEAR: 1, FAR: 2}
-    request = next(f for f in replica.dispatcher.in_flight.values() if f.cell == NEAR)
+    request = next(f for f in replica.dispatcher.in_flight.values() if f.attempt.cell == NEAR)
     keys = THERE[NEAR]
     assert decode_job(await replica.redis.get(keys.request(request.job.run))).worker == "n1"
     assert await replica.redis.hkeys(keys.reservations("n1")) == [request.job.run.encode()]
@@ -136,7 +136,7 @@ async def test_adapters_and_aside_requests_stay_at_home(replica: Replica, change
         await until(lambda: replica.dispatcher.placer.held == 1)
         request = replica.dispatcher.in_flight[RequestId("second")]
         await asyncio.sleep(0.3)  # it would be gone by then
-        assert request.cell == HOME
+        assert request.attempt.cell == HOME
         assert not request.job.worker
 
 
@@ -171,10 +171,10 @@ async def test_computed_kv_stays_in_its_cell(replica: Replica) -> None:
     await replica.room("n1", of=NEAR)
     await had_worker(replica.redis, KEYS)
     request = inflight(job("first"))
-    request.handoff = KvHandle("engine", 1.0, 3, {})
+    request.attempt = replace(request.attempt, handoff=KvHandle("engine", 1.0, 3, {}))
     await replica.dispatcher.send(request)
     assert replica.place_of(request) == (NEAR, "n1")
-    assert request.handoff is None
+    assert request.attempt.handoff is None
 
 
 async def test_requests_at_home_go_on_elsewhere_when_its_redis_is_lost(redis: "Redis", store_url: str) -> None:
@@ -192,9 +192,11 @@ async def test_requests_at_home_go_on_elsewhere_when_its_redis_is_lost(redis: "R
         client.connection_pool.connection_kwargs["port"] = 1
         wire.close()
         async with beside(replica.watch.run()):
-            await until(lambda: {f.cell for f in requests} == {HOME, NEAR} and all(f.job.worker for f in requests))
+            await until(
+                lambda: {f.attempt.cell for f in requests} == {HOME, NEAR} and all(f.job.worker for f in requests)
+            )
             await asyncio.sleep(0.5)  # two more looks
-            assert sorted((f.cell, f.job.attempt) for f in requests) == [(HOME, 0), (NEAR, 1)]
+            assert sorted((f.attempt.cell, f.job.attempt) for f in requests) == [(HOME, 0), (NEAR, 1)]
         for cell in replica.others:
             await cell.close(API)
     wire.close()

@@ -370,7 +370,7 @@ async def test_for_an_engine_without_events_guesses_are_written(redis: "Redis", 
     second = inflight(replace(job("r2"), prompt=[*PREFIX, 3]), explain=True)
     await d.send(second)
     assert second.job.worker == home
-    assert second.decisions["decode"].placement.cached == 10
+    assert second.attempt.decisions["decode"].placement.cached == 10
 
 
 async def test_no_more_is_guessed_than_a_cache_can_hold(redis: "Redis", wire: Wire) -> None:

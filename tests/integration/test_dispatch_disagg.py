@@ -110,7 +110,7 @@ async def test_the_worker_that_decodes_is_not_forgotten_when_the_end_of_the_pref
         d.deliver(first())
         d.deliver(Delta(R, 0, "two", [2]))
     d.deliver(PrefillDone(R, 0, TIMING))
-    assert (f.workers(), f.prefilling) == ([(two, POOL)], False)
+    assert (f.attempt.workers, f.attempt.stage == "prefill") == ([(two, POOL)], False)
     assert d.worker_lost(one) == 0
     await redis.delete(KEYS.worker(two))
     three = await decoder(redis, "d2")
@@ -168,7 +168,7 @@ async def test_a_request_is_retried_when_the_worker_that_holds_it_dies(redis: "R
     assert f.job.worker in ({three} if when == "handed" else {two, three})
     assert (f.job.attempt, f.job.stage("prefill")) == (1, None)
     assert f.job.begun == ([] if when == "before" else [PartialOutput([1], 3)])
-    assert dead not in dict(f.workers())
+    assert dead not in dict(f.attempt.workers)
 
 
 @pytest.mark.parametrize("code", ["engine_failed", "engine_dead", "handoff_failed"])

@@ -77,7 +77,7 @@ async def test_floods_at_different_replicas_are_served_by_their_weights(redis: "
         counts = Counter[str]()
         for _ in range(56):
             running = one.running + three.running
-            first = min(running, key=lambda f: f.placed_at)
+            first = min(running, key=lambda f: f.attempt.placed_at)
             await (one if first in one.running else three).end(first)
             counts[first.tenant.name] += 1
             seat_count = min(len(running), 6)
@@ -107,7 +107,7 @@ async def test_a_quiet_tenant_finds_a_seat_at_once_beside_a_flood(redis: "Redis"
             quiet = other.ask("quiet")
             await other.asking
             assert quiet.job.worker
-            assert not quiet.held_since
+            assert not quiet.attempt.held_since
 
 
 async def test_what_another_version_has_told_keeps_no_request_from_being_placed(redis: "Redis", wire: Wire) -> None:
@@ -204,7 +204,7 @@ async def test_a_request_that_is_never_placed_costs_nothing(redis: "Redis", wire
     async with beside(replica.dispatcher.placer.run()):
         first, second = replica.ask("t"), replica.ask("t")
         await until(lambda: first.job.worker)
-        await until(lambda: second.held_since)
+        await until(lambda: second.attempt.held_since)
         charge = first.charge
         replica.dispatcher.lost(first)
         await until(lambda: first.job.attempt == 1)

@@ -47,7 +47,7 @@ def request(adapter: Adapter | None) -> InFlight:
     job = Job(RequestId("r"), 0, ApiId("a"), list(range(64)), Sampling(max_tokens=8), 2e9, adapter=name)
     inflight = InFlight(job, ((POOL,),), EventQueue(), RoutingHints())
     if adapter:
-        inflight.resolve(adapter)
+        inflight.attempt = inflight.attempt.with_adapter(adapter)
     return inflight
 
 
@@ -88,7 +88,8 @@ async def test_of_those_that_are_asked_each_can_do_the_rest_of_what_it_wants() -
     has = worker("has", "sql@2")
     random = replace(has, lease=replace(has.lease, worker=replace(has.lease.worker, seeds=False)))
     seeded_request = request(SQL)
-    seeded_request.job = replace(seeded_request.job, sampling=Sampling(max_tokens=8, seed=1, temperature=1.0))
+    job = replace(seeded_request.job, sampling=Sampling(max_tokens=8, seed=1, temperature=1.0))
+    seeded_request.attempt = replace(seeded_request.attempt, job=job)
     round_ = PlacementRound([seeded_request], POOLS, grids_of(POOLS))
     round_.views = {POOL: pool_view([random, worker("other")])}
     with pytest.raises(AdapterLoading, match="is being loaded"):
@@ -146,14 +147,13 @@ async def test_a_full_worker_is_waited_for_and_nobody_else_is_asked() -> None:
 async def test_another_version_shares_no_kv_and_its_lines_are_apart() -> None:
     """A handoff of the old version doesn't count either; the model's own requests don't wait behind an adapter's."""
     one = request(SQL)
-    before = one.hashes(Grid(16, 16))
-    assert before != request(None).hashes(Grid(16, 16))
-    one.handoff = KvHandle("h", 2e9, 64, {})
-    one.resolve(SQL)
-    assert one.handoff is not None
-    one.resolve(replace(SQL, version=3))
-    assert (one.job.adapter, one.handoff) == ("sql@3", None)
-    assert one.hashes(Grid(16, 16)) != before
+    before = one.attempt.hashes(Grid(16, 16))
+    assert before != request(None).attempt.hashes(Grid(16, 16))
+    attempt = replace(one.attempt, handoff=KvHandle("h", 2e9, 64, {})).with_adapter(SQL)
+    assert attempt.handoff is not None
+    one.attempt = attempt.with_adapter(replace(SQL, version=3))
+    assert (one.job.adapter, one.attempt.handoff) == ("sql@3", None)
+    assert one.attempt.hashes(Grid(16, 16)) != before
     assert len({request(None).line, one.line, request(replace(SQL, name="other")).line}) == 3
     assert one.line == request(SQL).line
 

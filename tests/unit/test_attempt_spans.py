@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.dispatch.attempt_log import Attempt, AttemptLog
+from app.dispatch.attempt_log import AttemptLog, LoggedAttempt
 from app.dispatch.event_queue import EventQueue
 from app.dispatch.inflight import InFlight, RoutingHints
 from app.dispatch.observing.attempt_spans import attempt_spans
@@ -33,9 +33,9 @@ def stage(kind: StageKind, worker: WorkerId, rank: int = 0) -> Stage:
     return Stage(kind, PoolId(f"pool-{worker}"), worker, rank)
 
 
-def attempt(of: Job | None = None, *timings: Timing, **more: Any) -> Attempt:
+def attempt(of: Job | None = None, *timings: Timing, **more: Any) -> LoggedAttempt:
     fields = {"began": 10.0, "placed": 11.0, "ended": 21.0, "decisions": {}} | more
-    return Attempt(1, OWN, of or job(), timings=timings, **fields)
+    return LoggedAttempt(1, OWN, of or job(), timings=timings, **fields)
 
 
 def times(spans: list[Span]) -> dict[str, tuple[float, float]]:

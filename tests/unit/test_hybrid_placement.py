@@ -113,7 +113,7 @@ def test_cached_tokens_are_foretold_where_one_worker_whose_caches_are_known_does
     plain = asked(list(range(100)))
     assert expected_tokens(plain, [PLACE], lease(), LINES) == 64
     handoff_request = asked(list(range(100)))
-    handoff_request.handoff = KvHandle("engine", 0.0, 100, {})
+    handoff_request.attempt = replace(handoff_request.attempt, handoff=KvHandle("engine", 0.0, 100, {}))
     untold = [
         (plain, [PLACE, PLACE], lease()),
         (plain, [replace(PLACE, lends=True)], lease()),

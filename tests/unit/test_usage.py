@@ -8,7 +8,6 @@ from unittest.mock import AsyncMock, MagicMock
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import structs
 
 from app.dispatch.answering.dispatcher import Dispatcher
 from app.dispatch.answering.generation import Generation
@@ -70,7 +69,7 @@ async def test_a_lines_try_that_no_worker_had_is_no_request(worker: str, records
     with pytest.raises(Cancelled):
         async with call:
             stages = [Stage("decode", PoolId("p"), WorkerId(worker), 0)] if worker else []
-            sent_requests[0].job = structs.replace(sent_requests[0].job, stages=stages)
+            sent_requests[0].attempt = sent_requests[0].attempt.decided(stages, "", {}, behind=False)
             raise Cancelled
     assert outbox.add.call_count == records
 

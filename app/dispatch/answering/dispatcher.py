@@ -133,8 +133,8 @@ class Dispatcher:
         While Redis is unreachable, the engines are told later.
         """
         in_flight = [f for f in (self.in_flight.pop(r, None) for r in requests) if f is not None]
-        for cell in {f.cell for f in in_flight if f.job.worker}:
-            jobs, placer = [f.job for f in in_flight if f.job.worker and f.cell == cell], self.placers[cell]
+        for cell in {f.attempt.cell for f in in_flight if f.job.worker}:
+            jobs, placer = [f.job for f in in_flight if f.job.worker and f.attempt.cell == cell], self.placers[cell]
             try:
                 await placer.stop(jobs)
             except StoreDown as exc:
@@ -146,10 +146,10 @@ class Dispatcher:
         """Charges tenants what their ended requests have really cost, whether these have an answer or not."""
         ends = {end.request: end for end in answers}
         for f in in_flight:
-            self.placers[f.cell].shares.ended(f, ends.get(f.job.request))
+            self.placers[f.attempt.cell].shares.ended(f, ends.get(f.job.request))
 
     def in_cell(self, cell: CellId) -> Iterable[InFlight]:
-        return [f for f in self.in_flight.values() if f.cell == cell]
+        return [f for f in self.in_flight.values() if f.attempt.cell == cell]
 
     def abandon(self, requests: Sequence[RequestId]) -> None:
         """Drops the `requests` that are on no worker yet."""
@@ -164,53 +164,54 @@ class Dispatcher:
         lookup = self.in_flight.get
         for event in events:
             inflight = lookup(event.request)
-            if inflight is None or event.attempt != inflight.job.attempt:
+            if inflight is None or event.attempt != inflight.attempt.job.attempt:
                 continue
             if type(event) is Delta:
-                if inflight.before_first is not None:
-                    inflight.before_first.append(event)
+                attempt = inflight.attempt
+                if attempt.before_first is not None:
+                    attempt.before_first.append(event)
                     continue
-                inflight.stage_index = -1
+                if attempt.stage_index != -1:
+                    inflight.attempt = attempt.at_stage(-1)
                 inflight.out[event.index].add(event)
                 inflight.answer.push(event)
             elif type(event) is FirstToken:
                 self._first_token(inflight, event)
             elif type(event) is PicturesEncoded:
-                inflight.pictures_encoded()
+                inflight.attempt = inflight.attempt.pictures_encoded()
             elif type(event) is PrefillDone:
                 self._prefill_done(inflight, event)
-            elif type(event) is Vectors:
-                inflight.answer.push(event)
             elif type(event) is Done:
                 self._done(inflight, event)
-            elif type(event) is Progress or type(event) is Painted:
-                inflight.answer.push(event)
             elif type(event) is Failed:
                 self._failed(inflight, event)
+            elif type(event) is Vectors or type(event) is Progress or type(event) is Painted:
+                inflight.answer.push(event)
 
     def _first_token(self, inflight: InFlight, event: FirstToken) -> None:
-        early, inflight.before_first = inflight.before_first or [], None
+        early = inflight.attempt.before_first or []
+        inflight.attempt = replace(inflight.attempt, before_first=None, first_tokens=len(event.delta.tokens))
         inflight.out[0].add(event.delta)
-        inflight.first_tokens = len(event.delta.tokens)
         inflight.answer.push(event.delta)
         self.deliver(*early)
 
     def _prefill_done(self, inflight: InFlight, event: PrefillDone) -> None:
-        inflight.job = replace(inflight.job, prefilled=event.timing or inflight.job.prefilled)
+        inflight.attempt = inflight.attempt.prefilled(event.timing)
         if event.returned is None:
-            inflight.stage_index = -1  # a delta may have set it before
+            inflight.attempt = inflight.attempt.at_stage(-1)
         else:
             self.lost(inflight, event.returned)
 
     def _failed(self, inflight: InFlight, event: Failed) -> None:
+        attempt, stage_failed = inflight.attempt, event.code in _STAGE_FAILED
         # The worker may have believed this replica dead: the request is still awaited, so it is placed anew.
         if event.code in (Returned.code, Cancelled.code):
             self.lost(inflight)
-        elif inflight.encoding and event.code in _STAGE_FAILED:
-            inflight.may_encode = False
+        elif stage_failed and attempt.stage == "encode_pictures":
+            inflight.attempt = replace(attempt, may_encode=False)
             self.lost(inflight)
-        elif inflight.prefilling and event.code in _STAGE_FAILED:
-            inflight.may_split = False
+        elif stage_failed and attempt.stage == "prefill":
+            inflight.attempt = replace(attempt, may_split=False)
             self.lost(inflight)
         elif event.code == MediaLost.code and inflight.samples is not None and inflight.samples_lost < _MOST_LOST:
             inflight.samples_lost += 1
@@ -221,15 +222,14 @@ class Dispatcher:
             self._end(inflight, event)
 
     def _done(self, inflight: InFlight, event: Done) -> None:
-        if inflight.before_first is not None:
-            inflight.before_first.append(event)
+        attempt = inflight.attempt
+        if attempt.before_first is not None:
+            attempt.before_first.append(event)
             return
-        prefill_timing = inflight.job.prefilled
-        self.placers[inflight.cell].audit(inflight, event)
+        prefill_timing = attempt.job.prefilled
+        self.placers[attempt.cell].audit(inflight, event)
         # If both workers began at once, the decode worker doesn't know the prefill's timing.
-        inflight.timings = (
-            [prefill_timing, *event.timings] if inflight.job.at_once and prefill_timing else event.timings
-        )
+        inflight.timings = [prefill_timing, *event.timings] if attempt.job.at_once and prefill_timing else event.timings
         self._end(inflight, event)
 
     def _end(self, inflight: InFlight, event: Done | Failed) -> None:
@@ -239,14 +239,14 @@ class Dispatcher:
 
     def lost(self, inflight: InFlight, handoff: KvHandle | None = None, *, died: bool = False) -> None:
         """Its worker won't finish the request: see `Retry.lost`."""
-        if died and inflight.encoding:
-            inflight.may_encode = False
+        if died and inflight.attempt.stage == "encode_pictures":
+            inflight.attempt = replace(inflight.attempt, may_encode=False)
         self._retry.lost(inflight, handoff, died=died)
 
     def worker_lost(self, worker: WorkerId, *, died: bool = True, in_queue: Container[RunId] = ()) -> int:
         """`lost` for each request on the worker; returns how many. Runs still `in_queue` can't have killed it."""
         # Requests that are just being placed are left out: the next look finds them, if they got there.
-        in_flight = [f for f in self.in_flight.values() if f.is_placed and worker in dict(f.workers())]
+        in_flight = [f for f in self.in_flight.values() if f.is_placed and worker in dict(f.attempt.workers)]
         for inflight in in_flight:
             self.lost(inflight, died=died and inflight.job.run not in in_queue)
         return len(in_flight)
@@ -262,4 +262,4 @@ class Dispatcher:
         """Ends the requests whose deadline is before `at`, seconds of the monotonic clock."""
         for inflight in [f for f in self.in_flight.values() if at > f.ends_at]:
             self.fail(inflight, DeadlineOver())
-            self.placers[inflight.cell].stop_later(inflight.job)
+            self.placers[inflight.attempt.cell].stop_later(inflight.job)

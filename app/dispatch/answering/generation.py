@@ -275,7 +275,10 @@ class Generation(GenerationBase):
             return headers
         return headers | {
             "x-xylem-route": orjson.dumps(
-                [explained(f.job, f.decisions, candidates=i == 0) for i, f in enumerate(self._in_flight[:_EXPLAINED])]
+                [
+                    explained(f.job, f.attempt.decisions, candidates=i == 0)
+                    for i, f in enumerate(self._in_flight[:_EXPLAINED])
+                ]
             ).decode()
         }
 
@@ -310,7 +313,10 @@ class Generation(GenerationBase):
             turn="" if sampling.grammar is None else self.client.turn,
             written=self.plan.written[number] if self.plan.written else [],
         )
-        inflight = InFlight(
+        out = None
+        if self._begun is not None:
+            out = [self._begun.out.get(number * sampling.n + i, ChoiceOutput([])) for i in range(sampling.n)]
+        return InFlight(
             job,
             groups,
             self.answer,
@@ -319,11 +325,9 @@ class Generation(GenerationBase):
             encode_pools=self.model.encode_pools,
             params=self._params,
             log=attempts,
+            tenant=self.client.tenant,
+            out=out,
         )
-        inflight.tenant = self.client.tenant
-        if self._begun is not None:
-            inflight.go_on([self._begun.out.get(number * sampling.n + i, ChoiceOutput([])) for i in range(sampling.n)])
-        return inflight
 
     def _prefill_groups(self, number: int) -> Groups:
         """The pools that may compute a prompt for another worker."""

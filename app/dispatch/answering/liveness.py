@@ -131,7 +131,7 @@ class LivenessWatch:
         self._records_in_doubt = False
 
     async def _look_for_dead_workers(self) -> None:
-        awaited_workers = dict(chain.from_iterable(f.workers() for f in self._dispatcher.in_cell(self._cell)))
+        awaited_workers = dict(chain.from_iterable(f.attempt.workers for f in self._dispatcher.in_cell(self._cell)))
         missing = self._fleet.missing(awaited_workers)
         # A lease that is not understood is one, too.
         alive = await self._wire.execute([("EXISTS", self._keys.worker(w)) for w in missing])

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from itertools import chain
 
+from msgspec.structs import replace
+
 from app.dispatch.answering.deaths import Deaths
 from app.dispatch.inflight import InFlight
 from app.dispatch.media.media_store import MediaStore
@@ -59,7 +61,7 @@ class Retry:
         inflight.early_deaths += died and not inflight.has_own_output  # output makes it a less likely cause
         most = self._max_migrations
         if inflight.early_deaths > most or inflight.deaths > most * _INNOCENT:
-            self._placers[inflight.cell].stop_later(inflight.job)  # at the worker that was to go on with it
+            self._placers[inflight.attempt.cell].stop_later(inflight.job)  # at the worker that was to go on with it
             self._fail(
                 inflight, WorkerLost(f"{inflight.deaths} workers died with this request on them. It is not retried.")
             )
@@ -82,9 +84,9 @@ class Retry:
         return task
 
     async def _again(self, inflight: InFlight, old: Job) -> None:
-        before = self._placers[inflight.cell]
+        before = self._placers[inflight.attempt.cell]
         before.stop_later(old)  # its worker may live and still run it
-        placer = self._placers[HOME] if inflight.handoff is None else before  # KV stays in its cell
+        placer = self._placers[HOME] if inflight.attempt.handoff is None else before  # KV stays in its cell
         try:
             if inflight.samples_lost:
                 await self._store_again(inflight)
@@ -108,8 +110,8 @@ class Retry:
         this, wait_start = asyncio.current_task(), time.monotonic()
         async with self._turn(inflight) as turn:
             began = time.monotonic()
-            if inflight.held_since:
-                inflight.held_since += began - wait_start  # patience is for the time in which it might find room
+            if since := inflight.attempt.held_since:  # patience is for the time in which it might find room
+                inflight.attempt = replace(inflight.attempt, held_since=since + began - wait_start)
             placing = self._started(placer.place(inflight))
             while (
                 self._in_flight.get(inflight.job.request) is inflight
@@ -118,9 +120,9 @@ class Retry:
             ):
                 if placing.done():
                     placing.result()
-                room_s = _LOAD_S if isinstance(inflight.refused, AdapterLoading) else _ROOM_S
+                room_s = _LOAD_S if isinstance(inflight.attempt.refused, AdapterLoading) else _ROOM_S
                 is_late = not inflight.job.worker and time.monotonic() > began + room_s
-                if is_late and self._placers[inflight.cell].withdraw(inflight):
+                if is_late and self._placers[inflight.attempt.cell].withdraw(inflight):
                     return False
                 await asyncio.sleep(0.05)  # an asyncio.Event would add work to each token
         await placing

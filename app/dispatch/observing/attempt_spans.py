@@ -5,14 +5,14 @@ from typing import Any
 
 import orjson
 
-from app.dispatch.attempt_log import Attempt
+from app.dispatch.attempt_log import LoggedAttempt
 from app.dispatch.observing.route_explanation import explained
 from app.messages.job import Job, Timing
 from app.tracing.span import Attribute, Span
 from app.tracing.traceparent import new_span_id
 
 
-def attempt_spans(attempt: Attempt, request_span: str, first_token: float | None = None) -> list[Span]:
+def attempt_spans(attempt: LoggedAttempt, request_span: str, first_token: float | None = None) -> list[Span]:
     """The attempt's own span, and one for each of its stages.
 
     `first_token`: when the answer's first token was here, if it is this attempt's; seconds since the epoch.
@@ -28,7 +28,7 @@ def attempt_spans(attempt: Attempt, request_span: str, first_token: float | None
     ]
 
 
-def _placing(attempt: Attempt) -> Iterator[Span]:
+def _placing(attempt: LoggedAttempt) -> Iterator[Span]:
     is_placed = attempt.placed >= attempt.began
     until = attempt.placed if is_placed else attempt.ended
     route = explained(attempt.job, attempt.decisions, candidates=True) if is_placed else {}
@@ -38,7 +38,7 @@ def _placing(attempt: Attempt) -> Iterator[Span]:
     yield _stage(attempt, "place", attempt.began, until, _flat(route))
 
 
-def _computing(attempt: Attempt, first_token: float | None) -> Iterator[Span]:
+def _computing(attempt: LoggedAttempt, first_token: float | None) -> Iterator[Span]:
     job = attempt.job
     own = {stage.worker for stage in job.stages}
     timings = [timing for timing in attempt.timings if timing.worker in own]
@@ -61,7 +61,7 @@ def _computing(attempt: Attempt, first_token: float | None) -> Iterator[Span]:
         yield _stage(attempt, "decode", last.first, last.ended, _worker(job, last))
 
 
-def _resuming(attempt: Attempt, last: Timing) -> Iterator[Span]:
+def _resuming(attempt: LoggedAttempt, last: Timing) -> Iterator[Span]:
     """Yields the span from the decode task to its first output, and the span of the KV's transfer.
 
     The transfer is within the first one: the engine tells only how long it took.
@@ -76,7 +76,7 @@ def _resuming(attempt: Attempt, last: Timing) -> Iterator[Span]:
 
 
 def _stage(
-    attempt: Attempt,
+    attempt: LoggedAttempt,
     name: str,
     start: float,
     end: float,

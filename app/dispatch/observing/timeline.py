@@ -8,7 +8,8 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from app.dispatch.inflight import InFlight, PlacedPrompt
+from app.dispatch.attempt import PlacedPrompt
+from app.dispatch.inflight import InFlight
 from app.dispatch.observing.timeline_types import (
     EndedPrompt,
     InShort,
@@ -41,7 +42,7 @@ class Timeline(Struct, frozen=True):
     def of(cls, inflight: InFlight, model: str, outcome: str, arrival: float, end: float) -> "Timeline":
         job = inflight.job
         prompt_tokens, timings = len(job.prompt), inflight.timings
-        placed_at, attempts = inflight.placed_at, inflight.attempts
+        placed_at, attempts = inflight.attempt.placed_at, inflight.attempts
         return cls(
             model,
             outcome,
@@ -102,7 +103,7 @@ class Timelines:
 
     def ended(self, request: RequestId, key: KeyId, prompts: list[Timeline]) -> None:
         _, in_flight = self._running.pop(request, (key, ()))
-        self.placed.extend([prompt for inflight in in_flight if (prompt := inflight.as_placed(_BLOCKS))])
+        self.placed.extend([prompt for inflight in in_flight if (prompt := inflight.attempt.as_placed(_BLOCKS))])
         self._seen[request] = key, prompts
         if len(self._seen) > self._most:
             self._seen.popitem(last=False)
@@ -142,7 +143,7 @@ def _under_way(inflight: InFlight) -> RunningPrompt:
         "x_request_id": inflight.job.x_request_id,
         "state": inflight.state,
         "attempts": inflight.attempts,
-        "workers": [worker for worker, _ in inflight.workers()],
+        "workers": [worker for worker, _ in inflight.attempt.workers],
         "prompt_tokens": len(inflight.job.prompt),
         "answer_tokens": sum(len(out.tokens) for out in inflight.out),
     }

@@ -62,8 +62,7 @@ class HeldRequests:
         """Holds a request: for lack of room, or for the reason `why`. Returns one that has to be refused instead."""
         if (tried_line := self._heads.pop(inflight, None)) is not None and why is not None:
             self._taken[tried_line] -= 1
-        inflight.refused, inflight.placings = why, 0
-        inflight.held_since = inflight.held_since or time.monotonic()
+        inflight.attempt = inflight.attempt.held(why)
         line = self._lines.get(inflight.line) or FairLine()
         least = line.push(
             inflight,
@@ -120,8 +119,8 @@ class HeldRequests:
         """Seconds that they may still wait for Redis; as many as any attempt needs, at least."""
         left_s = self._patience_s
         for f in in_flight:
-            if f.held_since and f.refused:
-                left_s = min(left_s, self._patience_s + f.held_since - time.monotonic())
+            if f.attempt.held_since and f.attempt.refused:
+                left_s = min(left_s, self._patience_s + f.attempt.held_since - time.monotonic())
         return max(_ATTEMPT_S, left_s)
 
     def take(self, is_awaited: Callable[[InFlight], bool]) -> Taken:
@@ -143,10 +142,12 @@ class HeldRequests:
                 continue  # aside requests aren't tried again at each end of a request, as online ones are
             no_worker, over = self._gone.get(name), dict[InFlight, XylemError]()
             for inflight in line:
-                why = _given_up(inflight, no_worker, waited=now - max(inflight.held_since, full) > self._patience_s)
+                why = _given_up(
+                    inflight, no_worker, waited=now - max(inflight.attempt.held_since, full) > self._patience_s
+                )
                 if why is not None:
                     over[inflight] = why
-                elif now - inflight.held_since > _SILENT_S:
+                elif now - inflight.attempt.held_since > _SILENT_S:
                     selection.settled.append((inflight, None))
             removals = line.drop(lambda f, over=over: f in over or not is_awaited(f))  # type: ignore[misc]
             selection.settled.extend((inflight, over.get(inflight)) for inflight in removals)
@@ -167,7 +168,7 @@ class HeldRequests:
 
     def waiting(self) -> Iterator[InFlight]:
         """Online requests that wait for room, and for nothing else."""
-        return (f for name, line in self._lines.items() if not name[1] for f in line if f.refused is None)
+        return (f for name, line in self._lines.items() if not name[1] for f in line if f.attempt.refused is None)
 
     def _most(self, inflight: InFlight) -> int:
         return max(self._pools[pool].busy.max_held for pool in inflight.groups[0])
@@ -180,6 +181,6 @@ def urgency(inflight: InFlight) -> tuple[int, float]:
 
 def _given_up(inflight: InFlight, no_worker: NoWorker | None, *, waited: bool) -> XylemError | None:
     """The error with which a held request ends: its line has no worker, or it has waited too long. Else None."""
-    if no_worker is not None and not inflight.job.attempt and not isinstance(inflight.refused, StoreDown):
+    if no_worker is not None and not inflight.job.attempt and not isinstance(inflight.attempt.refused, StoreDown):
         return no_worker
-    return inflight.refused if waited else None
+    return inflight.attempt.refused if waited else None

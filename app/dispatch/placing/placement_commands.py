@@ -46,21 +46,20 @@ def placement(
 
     `first` computes its prompt. `encoders`: how many of the places encode its pictures.
     """
-    job = inflight.job
+    attempt, job = inflight.attempt, inflight.job
     step = priority_step(job.priority, aside=job.aside)
-    inflight.placed_at = clock.now()
     ttl_ms = max(1, round((inflight.ends_at - time.monotonic() + _GRACE_S) * 1000))
-    messages = task_messages(job, step, inflight.handoff, first.meets_at, first.ranks)
+    messages = task_messages(job, step, attempt.handoff, first.meets_at, first.ranks)
     split = len(places) - encoders > 1
     # If both workers begin at once, the decode worker has the request from the beginning.
     in_sequence = messages[-1] == b""
-    inflight.stage_index = 0 if in_sequence else -1
     if split and not in_sequence:
-        job = inflight.job = replace(job, at_once=True)
+        job = replace(job, at_once=True)
     if split and job.aside:  # two workers share no gate, so it is last in the queues of both engines
-        job = inflight.job = replace(job, aside=False, priority=job.priority + ASIDE_PRIORITY)
-    inflight.before_first = [] if in_sequence and split and job.sampling.n == 1 else None
-    hashes = inflight.hashes(grids[places[encoders].pool], job.weights or "")
+        job = replace(job, aside=False, priority=job.priority + ASIDE_PRIORITY)
+    awaits_first = in_sequence and split and job.sampling.n == 1
+    inflight.attempt = attempt.sent(job, clock.now(), in_sequence=in_sequence, awaits_first=awaits_first)
+    hashes = attempt.hashes(grids[places[encoders].pool], job.weights or "")
     names, values, apart = _reserved(keys, job, places, messages, step, broker_apart=broker_apart)
     if job.adapter is not None:
         adapters, _ = keys.loras()
@@ -116,13 +115,13 @@ def expected_tokens(inflight: InFlight, places: Sequence[Placement], lease: Leas
     """
     job = inflight.job
     reads = job.kind == "decode" and job.sampling.prompt_logprobs is None  # these are computed, cached or not
-    alone = len(places) == 1 and not job.begun and not places[0].lends and inflight.handoff is None and reads
+    alone = len(places) == 1 and not job.begun and not places[0].lends and inflight.attempt.handoff is None and reads
     return len(job.prompt) - places[0].tokens if alone and lease.caches and grid_of(lease.worker) == grid else -1
 
 
 def prediction(keys: Keys, pool: Pool, grid: Grid, inflight: InFlight, to: Placement, lease: Lease) -> list[Command]:
     """Commands that record where an engine without KV events is expected to leave its prompt for others to resume."""
-    hashes = inflight.hashes(grid, lease.state.weights)
+    hashes = inflight.attempt.hashes(grid, lease.state.weights)
     if lease.worker.kv_events or pool.routing.policy != "kv" or not hashes:
         return []
     key = keys.predicted(to.pool, place_id(to.worker, to.rank))

@@ -76,7 +76,7 @@ class PlacementRound:
         prompts: dict[PoolId, list[bytes]] = {}
         for pool, asking in self._asking.items():
             grid, weights = self.grids[pool], self._weights.get(pool, "")
-            prompts[pool] = [f.hashes(grid, weights) for f in asking] if pool in self._looked_up else []
+            prompts[pool] = [f.attempt.hashes(grid, weights) for f in asking] if pool in self._looked_up else []
         return prompts
 
     def assign(self, inflight: InFlight, rng: Random, turn: int, room: Room = ALL) -> list[Placement]:
@@ -84,12 +84,9 @@ class PlacementRound:
 
         Raises: NoWorker, Saturated.
         """
-        if inflight.placings >= _MAX_PLACINGS:
+        if inflight.attempt.placings >= _MAX_PLACINGS:
             raise NoWorker("The workers of this model keep disappearing. Try again.")
         decisions = self.decide(inflight, rng, turn, room)
-        inflight.placings += 1
-        if inflight.wishes.explain or inflight.log is not None:
-            inflight.decisions = decisions
         places, stages = list[Placement](), list[Stage]()
         for kind, decision in decisions.items():
             to = decision.placement
@@ -100,7 +97,8 @@ class PlacementRound:
             encoders = self._encoders(inflight, places[0], weights)
             places = [*(e.to for e in encoders), *places]
             stages = [*(Stage("encode_pictures", e.to.pool, e.to.worker, 0, e.media) for e in encoders), *stages]
-        inflight.job = replace(inflight.job, stages=stages, weights=weights, behind=room.kept > 0)
+        reasons = decisions if inflight.wishes.explain or inflight.log is not None else {}
+        inflight.attempt = inflight.attempt.decided(stages, weights, reasons, behind=room.kept > 0)
         return places
 
     def _encoders(self, inflight: InFlight, first: Placement, weights: str) -> list[Encoder]:
@@ -125,7 +123,7 @@ class PlacementRound:
         AdapterFailed.
         """
         job = inflight.job
-        context = len(inflight.context)
+        context = len(inflight.attempt.context)
         to_come = job.sampling.max_tokens - (context - len(job.prompt))
         work, holds = (context, True) if job.kind == "decode" else (job.work, False)
         if holds and job.media:
@@ -165,15 +163,15 @@ class PlacementRound:
                 c.lease.worker for group in inflight.groups for pool in group for c in self.views[pool].candidates
             ]
             refusal = unmet_need(inflight.job, workers, inflight.params) or refusal
-        if inflight.adapter is not None and isinstance(refusal, NoWorker):
-            refusal = self._without_adapter(inflight, inflight.adapter, ask, rng, turn) or refusal
+        if inflight.attempt.adapter is not None and isinstance(refusal, NoWorker):
+            refusal = self._without_adapter(inflight, inflight.attempt.adapter, ask, rng, turn) or refusal
         return refusal
 
     def _shortly(
         self, inflight: InFlight, ask: Ask, group: tuple[PoolId, ...], rules: Routing, rng: Random
     ) -> dict[StageKind, Decision] | None:
         """The result of `_stages`, for many places without a look at each; None: each has to be looked at."""
-        whole = inflight.handoff is None and not inflight.prefill_groups and not ask.aside
+        whole = inflight.attempt.handoff is None and not inflight.prefill_groups and not ask.aside
         if not whole or inflight.wishes.explain or rules.policy != "kv" or rules.temperature:
             return None
         for pool in group:
@@ -222,7 +220,7 @@ class PlacementRound:
                 options.append(option)
                 if option.candidate.lease.worker.computes:
                     able.append(option)
-        part: Part = "all" if inflight.handoff is None else "decode"
+        part: Part = "all" if inflight.attempt.handoff is None else "decode"
         try:
             decision = place(ask, able, rules, rng, turn, part=part, fleet=self._fleet(group))
         except (NoWorker, Saturated):
@@ -399,7 +397,7 @@ class PlacementRound:
         return blocks_by_place
 
     def _hashes(self, inflight: InFlight, pool: PoolId) -> bytes:
-        return inflight.hashes(self.grids[pool], self._weights.get(pool, ""))
+        return inflight.attempt.hashes(self.grids[pool], self._weights.get(pool, ""))
 
 
 def _takes_all(_: Candidate) -> bool:
@@ -422,4 +420,4 @@ def _prefills(inflight: InFlight) -> Groups:
 def _may_split(inflight: InFlight) -> bool:
     """Whether one worker may compute its prompt, and another one decode."""
     job = inflight.job
-    return inflight.may_split and not job.begun and inflight.handoff is None and not job.aside
+    return inflight.attempt.may_split and not job.begun and inflight.attempt.handoff is None and not job.aside

@@ -107,7 +107,7 @@ class Placer:
     @property
     def held(self) -> int:
         """Number of requests that are held."""
-        return sum(1 for f in self._in_flight.values() if f.held_since and not f.job.worker)
+        return sum(1 for f in self._in_flight.values() if f.attempt.held_since and not f.job.worker)
 
     def has_line(self, pools: Collection[PoolId]) -> bool:
         """Whether requests are held for lack of room in these pools."""
@@ -127,9 +127,7 @@ class Placer:
 
     def take(self, inflight: InFlight) -> None:
         """Takes over a request that is waited for in `place`, here or in another cell."""
-        inflight.cell = self._cell
-        if inflight.job.token_redis != self._token_redis:
-            inflight.job = replace(inflight.job, token_redis=self._token_redis)
+        inflight.attempt = inflight.attempt.in_cell(self._cell, self._token_redis)
         self._waiting.append(inflight)
         self._wake()
 
@@ -173,7 +171,8 @@ class Placer:
                 except Exception as exc:  # noqa: BLE001 (no client may wait for ever)
                     for inflight in in_flight:
                         if isinstance(exc, StoreDown) and self._wire.connected_before:
-                            inflight.held_since = inflight.held_since or began  # the attempt took its time, too
+                            since = inflight.attempt.held_since or began  # the attempt took its time, too
+                            inflight.attempt = replace(inflight.attempt, held_since=since)
                             self._hold(inflight, exc)
                         elif not (inflight.job.worker and inflight.is_placed):  # else its worker has it
                             self._refuse(inflight, exc)
@@ -297,7 +296,7 @@ class Placer:
             if round_.full and (inflight.line, room) in round_.full:
                 raise Saturated
             places = round_.assign(inflight, self._rng, next(self._turns), room)
-            encoders = inflight.encoders if round_.encodes else 0
+            encoders = inflight.attempt.encoders if round_.encodes else 0
             first, apart = round_.lease(places[encoders]).worker, self._writer.broker_apart
             placing = placement(
                 self._keys, round_.grids, inflight, places, first, encoders=encoders, broker_apart=apart
@@ -316,22 +315,23 @@ class Placer:
             self._refuse(inflight, exc)
             return None
         self.shares.placed(inflight, places[encoders:], round_.lease(places[-1]))
-        predictions: list[Command] = []
+        predictions, cached_tokens = list[Command](), -1
         for to in places[encoders:]:
             grid, lease = round_.grids[to.pool], round_.lease(to)
             if not lease.worker.kv_events:
                 predictions += prediction(self._keys, self._pools[to.pool], grid, inflight, to, lease=lease)
             is_known = self._pools[to.pool].routing.policy == "kv" and round_.views[to.pool].looked_up
-            inflight.expected = expected_tokens(inflight, places, lease, grid) if is_known else -1
-            points = len(inflight.hashes(grid, inflight.job.weights or "")) // HASH_BYTES
+            cached_tokens = expected_tokens(inflight, places, lease, grid) if is_known else -1
+            points = len(inflight.attempt.hashes(grid, inflight.job.weights or "")) // HASH_BYTES
             blocks, took = points * blocks_of_step(lease.worker), time.perf_counter() - began
             self._routed[to.pool].decided(to.cached, blocks, took, to.tiered.host, to.tiered.store)
+        inflight.attempt = replace(inflight.attempt, expected=cached_tokens)
         return placing, predictions
 
     def audit(self, inflight: InFlight, end: Done) -> None:
         """Compares what it was expected to find in a cache with what it found."""
-        if inflight.expected >= 0:
-            self._routed[inflight.job.stages[-1].pool].audited(inflight.expected, end.cached_tokens)
+        if inflight.attempt.expected >= 0:
+            self._routed[inflight.job.stages[-1].pool].audited(inflight.attempt.expected, end.cached_tokens)
 
     def _resolved(self, inflight: InFlight) -> bool:
         """The adapter that it wants is there, and it is of today's version; else its wait is over."""
@@ -339,7 +339,7 @@ class Placer:
         if adapter is None:
             self._settle(inflight, ModelNotFound(f"The model '{inflight.adapter_name}' is not served any more."))
             return False
-        inflight.resolve(adapter)
+        inflight.attempt = inflight.attempt.with_adapter(adapter)
         return True
 
     def _ask(self, asks: Collection[tuple[WorkerId, str]]) -> list[Command]:
@@ -396,22 +396,22 @@ class Placer:
                 inflight.again(None, reply.code)
                 self._hold(inflight, reply)
             elif isinstance(reply, StoreDown):
-                inflight.unplace()
+                inflight.attempt = inflight.attempt.unplaced()
                 if inflight.job.attempt:
                     self._hold(inflight, reply)
                 else:
                     self._refuse(inflight, reply)
             elif reply == SWAPPED:  # since this replica looked: it soon looks again
-                inflight.unplace()
+                inflight.attempt = inflight.attempt.unplaced()
                 self._hold(inflight, NoWorker(f"The adapter '{inflight.adapter_name}' has just changed. Try again."))
             elif reply:
                 self._settle(inflight, None)
             else:  # a worker's lease has ended: decide again
                 self._fleet.forget([stage.pool for stage in inflight.job.stages])
-                inflight.unplace()
+                inflight.attempt = inflight.attempt.unplaced()
                 self._waiting.append(inflight)
         for inflight in placements:
-            if inflight.held_since and inflight.job.worker:
+            if inflight.attempt.held_since and inflight.job.worker:
                 self._try_held.set()  # a held request found room: there may be some for the next
 
     def _awaited(self, inflight: InFlight) -> bool:
@@ -422,7 +422,7 @@ class Placer:
             return
         least = self._held.push(inflight, why)
         if least is not None:
-            self._settle(least, least.refused or Saturated(retry_after_s=self._retry_after_s))
+            self._settle(least, least.attempt.refused or Saturated(retry_after_s=self._retry_after_s))
 
     def _refuse(self, inflight: InFlight, error: Exception) -> None:
         """Ends its wait with an error, unless it goes to another cell."""

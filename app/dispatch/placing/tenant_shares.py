@@ -119,7 +119,7 @@ class TenantShares:
         running: dict[tuple[str, TenantId], int] = {}
         weights: dict[TenantId, float] = {}
         for f in self._in_flight.values():
-            if f.cell == self._cell and f.job.worker and not f.job.aside:
+            if f.attempt.cell == self._cell and f.job.worker and not f.job.aside:
                 which = self._model(f), f.tenant.name
                 running[which] = running.get(which, 0) + 1
                 weights[f.tenant.name] = f.tenant.weight
@@ -129,7 +129,7 @@ class TenantShares:
             flow = flow_of(f)
             which = self._model(f), flow.tenant
             classes.setdefault(which, set()).add(flow.priority_class)
-            wants[which] = wants.get(which, 0) + (now - f.held_since > _PATIENCE_S)
+            wants[which] = wants.get(which, 0) + (now - f.attempt.held_since > _PATIENCE_S)
             weights[flow.tenant] = f.tenant.weight
         own: dict[str, list[Presence]] = {model: [] for model in self._services}
         for model, tenant in running.keys() | classes.keys():
@@ -184,12 +184,12 @@ class TenantShares:
                 continue
             tenant, count = excess
             able = [f for f in self._in_flight.values() if f.tenant.name == tenant and self._may_step_aside(f, model)]
-            able.sort(key=lambda f: (f.has_output, -f.placed_at))
+            able.sort(key=lambda f: (f.has_output, -f.attempt.placed_at))
             for f in able[:count]:
                 self._give_up_seat(f)
 
     def _may_step_aside(self, f: InFlight, model: str) -> bool:
-        here = f.cell == self._cell and self._model(f) == model and f.is_placed
+        here = f.attempt.cell == self._cell and self._model(f) == model and f.is_placed
         simple = f.job.kind == "decode" and len(f.job.stages) == 1 and not f.job.aside
         return here and simple and f.job.attempt % ATTEMPTS < _STEPS
 

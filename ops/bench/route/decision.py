@@ -129,7 +129,7 @@ async def _decide(fleet: FleetReader, hashes: bytes, rng: Random) -> None:
     tokens = _tokens(len(hashes) // HASH_BYTES * BLOCK + 1)
     job = Job(RequestId("r"), 0, ApiId("a"), tokens, Sampling(64), 0.0)
     inflight = InFlight(job, ((POOL,),), EventQueue(), RoutingHints())
-    inflight._hashes[Grid(BLOCK, BLOCK), ""] = hashes  # noqa: SLF001 (hashing is the prompt's, not the decision's)
+    inflight.attempt.known_hashes[Grid(BLOCK, BLOCK), ""] = hashes  # hashing is the prompt's, not the decision's
     round_ = PlacementRound([inflight], _POOLS, grids_of(_POOLS))
     round_.views = await fleet.read(round_.prompts())
     round_.decide(inflight, rng, 0)

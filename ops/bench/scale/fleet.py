@@ -4,8 +4,6 @@ import time
 from random import Random
 from typing import Any
 
-from msgspec.structs import replace
-
 from app.dispatch.event_queue import EventQueue
 from app.dispatch.inflight import InFlight, RoutingHints
 from app.dispatch.placing.placement_commands import placement
@@ -49,7 +47,7 @@ def request(number: int, hashes: bytes) -> InFlight:
     tokens = [0] * (len(hashes) // HASH_BYTES * BLOCK + 1)
     job = Job(RequestId(f"r{number}"), 0, API, tokens, Sampling(64), time.time() + 600)
     inflight = InFlight(job, ((POOL,),), EventQueue(), RoutingHints())
-    inflight._hashes[Grid(BLOCK, BLOCK), ""] = hashes  # noqa: SLF001 (hashed once for all)
+    inflight.attempt.known_hashes[Grid(BLOCK, BLOCK), ""] = hashes  # hashed once for all
     return inflight
 
 
@@ -89,5 +87,5 @@ async def nobody_told() -> None:
 def _waiting(random: Random, number: int, to: Worker) -> Any:
     inflight = request(-1 - number, conversation(random))
     place = Placement(POOL, to.id, 0, PROMPT, random.randrange(100, PROMPT * BLOCK), 0)
-    inflight.job = replace(inflight.job, stages=[Stage("decode", to.pool, to.id, 0)], weights="")
+    inflight.attempt = inflight.attempt.decided([Stage("decode", to.pool, to.id, 0)], "", {}, behind=False)
     return placement(KEYS, grids_of(POOLS), inflight, [place], to).command

@@ -1,5 +1,6 @@
 """Starts and stops the real processes of a deployment, on free ports, for tests."""
 
+import atexit
 import fcntl
 import os
 import random
@@ -39,6 +40,7 @@ _first = random.randrange(len(_PORTS))
 _next = cycle([*_PORTS[_first:], *_PORTS[:_first]])
 # Each test process locks a byte for each of its ports.
 _claims = Path(tempfile.gettempdir(), "xylem-test-ports").open("wb")  # noqa: SIM115 (the process's end gives them back)
+atexit.register(_claims.close)
 
 
 def free_port() -> int:

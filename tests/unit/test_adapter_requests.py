@@ -188,8 +188,7 @@ async def test_adapters_are_models_while_they_are_wanted() -> None:
     assert models["m"].adapter is None
     store.version, store.adapters = b"2", [replace(SQL, version=5)]
     await table.refresh()
-    assert sorted(models) == ["m", "sql"]
-    assert models["sql"].adapter == "sql@5"
+    assert (sorted(models), models["sql"].adapter) == (["m", "sql"], "sql@5")
     assert table.current("sql") == store.adapters[0]
     assert table.current("only") is None
     with pytest.raises(ModelNotFound):

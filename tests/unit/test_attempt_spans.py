@@ -74,8 +74,7 @@ def test_an_answer_of_two_workers() -> None:
 def test_workers_that_begin_at_once_have_no_hop_that_ends_before_it_begins() -> None:
     two = job(stage("prefill", P), stage("decode", D), at_once=True)
     spans = attempt_spans(attempt(two, Timing(P, 12.0, 13.0, 13.0), Timing(D, 11.5, 14.0, 20.0)), ROOT)
-    assert times(spans)["hop"] == (13, 13)
-    assert times(spans)["resume"] == (11.5, 14)
+    assert (times(spans)["hop"], times(spans)["resume"]) == ((13, 13), (11.5, 14))
 
 
 @pytest.mark.parametrize(("of", "name"), [

@@ -21,8 +21,7 @@ GOOD = [case("test_a[mock]"), case("test_a[vllm-1]"), case("test_a[sglang]"), ca
 def test_failures_and_errors_of_all_engines_count_and_skips_do_not() -> None:
     bad = [case("test_b[vllm]", "failure"), case("test_b[sglang]", "error"), case("test_b[mock]", "skipped")]
     counts = counted(suite(*GOOD, *bad, case("test_c", "failure")))
-    assert counts["contract_failed"] == 3
-    assert counts["contract"]["vllm"] == {"passed": 1, "failure": 1}
+    assert (counts["contract_failed"], counts["contract"]["vllm"]) == (3, {"passed": 1, "failure": 1})
     assert counted(suite(*GOOD))["contract_failed"] == 0
 
 

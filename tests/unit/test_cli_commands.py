@@ -167,8 +167,7 @@ def test_keys_says_which_redis_does_not_answer_and_hides_its_password(monkeypatc
     monkeypatch.setenv("XYLEM_REDIS_URL", "redis://me:pw@127.0.0.1:1")
     for command in (("create", "alice"), ("list",), ("revoke", "alice")):
         result = _run("keys", *command)
-        assert result.exit_code == 1
-        assert result.stdout == ""
+        assert (result.exit_code, result.stdout) == (1, "")
         assert "redis://127.0.0.1:1" in result.stderr
         assert "pw" not in result.stderr
 

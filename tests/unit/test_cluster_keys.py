@@ -13,6 +13,7 @@ from app.ids import ApiId, BatchId, ConversationId, FileId, KeyId, PlaceId, Pool
 from app.keys import Keys
 from app.store import scripts
 from app.store.cluster_nodes import slot_of
+from tests.present import present
 
 LUA = scripts._FOLDER
 IDS = st.text("abcdefghijklmnopqrstuvwxyz0123456789-_.", min_size=1, max_size=12)
@@ -134,8 +135,7 @@ def _is_declared(source: str, key: str) -> bool:
 
 
 def test_a_url_of_a_cluster_names_nodes_and_may_have_tls() -> None:
-    address = cluster("clusters://me:p%40ss@one:1,two?ssl_ca_certs=/ca.pem")
-    assert address is not None
+    address = present(cluster("clusters://me:p%40ss@one:1,two?ssl_ca_certs=/ca.pem"))
     assert (address.nodes, address.user, address.password) == ([("one", 1), ("two", 6379)], "me", "p@ss")
     assert address.tls == {"ssl_cert_reqs": "required", "ssl_ca_certs": "/ca.pem"}
     assert cluster("redis://h") is None

@@ -19,6 +19,7 @@ from app.messages.job import ContentRules, Job, PartialOutput, Sampling
 from app.pools.schema import Pool
 from app.runner.content_stops import ContentStops, StopFinder
 from app.tokenizing.tokenizer import load_tokenizer
+from tests.present import present
 from tests.unit import test_dialect_texts, test_output_parser
 from tests.unit.test_dialect_texts import TEXTS
 from tests.unit.test_output_parser import WRITTEN
@@ -211,8 +212,7 @@ async def test_an_answer_that_has_a_beginning_goes_on_behind_it() -> None:
     tokens = TOKENIZER.encode(text, add_special_tokens=False)
     sampling = Sampling(100, stop=(STOP,), special_tokens=True, content=ContentRules("qwen3", begun=False))
     job = Job(RequestId("r"), 0, ApiId("a"), [1], sampling, 0.0)
-    out = StopFinder(lambda: TOKENIZER).first(job, StepOutput(text, tokens))
-    assert out is not None
+    out = present(StopFinder(lambda: TOKENIZER).first(job, StepOutput(text, tokens)))
     assert text.startswith(out.text)
     assert len(out.text) < len(text)
     job = Job(RequestId("r"), 0, ApiId("a"), [1], sampling, 0.0, begun=[PartialOutput(tokens, len(out.text))])

@@ -15,6 +15,7 @@ from app.routing.candidates import Ask, Candidate, Option, PlaceLimits
 from app.routing.disagg import SplitPlacement, place_split, still_fits
 from app.routing.policy import loaded, place
 from tests.leases import changed
+from tests.present import present
 
 ASK = Ask(prompt_tokens=4000, max_tokens=100)
 RULES = (Routing(), Routing())
@@ -38,8 +39,7 @@ def decide(prefills: list[Option], decodes: list[Option], ask: Ask = ASK) -> Spl
 
 
 def test_a_long_prompt_is_computed_apart_and_pulled_where_it_is_decoded() -> None:
-    apart = decide([option("prefill")], [option("decode")])
-    assert apart is not None
+    apart = present(decide([option("prefill")], [option("decode")]))
     to = apart.decode.placement
     assert (apart.prefill.placement.worker, apart.prefill.placement.tokens, apart.prefill.placement.pulls) == (
         "p",
@@ -77,12 +77,10 @@ def test_who_decodes_is_the_one_with_less_to_pull_and_less_on_its_way_there() ->
     """Bytes that are still to come count."""
     slow = {"speeds": Speeds(10_000.0, pulled_bytes_per_s=1e9)}
     a, b = option("decode", name="a", pulls=500, **slow), option("decode", name="b", pulls=100, **slow)
-    apart = decide([option("prefill")], [a, b])
-    assert apart is not None
+    apart = present(decide([option("prefill")], [a, b]))
     assert apart.decode.placement.worker == "b"
     a = option("decode", name="a", pulls=200, cached=230, **slow)
-    apart = decide([option("prefill")], [a, b])
-    assert apart is not None
+    apart = present(decide([option("prefill")], [a, b]))
     assert apart.decode.placement.worker == "a"
 
 
@@ -133,8 +131,7 @@ def test_a_pool_that_has_computed_nothing_is_as_fast_as_the_others() -> None:
 
 def test_a_placement_apart_is_counted_before_the_next() -> None:
     fleet = [option("prefill").candidate, option("decode").candidate]
-    apart = decide([Option(fleet[0])], [Option(fleet[1])])
-    assert apart is not None
+    apart = present(decide([Option(fleet[0])], [Option(fleet[1])]))
     for to in (apart.prefill.placement, apart.decode.placement):
         fleet = [loaded(c, to) if c.lease.worker.id == to.worker else c for c in fleet]
     assert [(c.requests, c.tokens, c.waiting, c.pulls) for c in fleet] == [(1, 4000, 1, 0), (1, 0, 1, 250)]

@@ -14,6 +14,7 @@ from app.openai.echo import Echo
 from app.pools.schema import Pool
 from app.telemetry import Meters
 from app.tokenizing.tokenizer import Tokenizer, load_tokenizer
+from tests.present import present
 
 MODEL_DIR = Pool(model="mock", engine="mock").model_dir
 ANSWER = Delta(RequestId("r"), 0, " answer", [9], finish="stop", stop="x")
@@ -66,8 +67,7 @@ def test_the_prompts_logprobs_come_before_the_answers(tokenizer: Tokenizer, prom
     prompt_logprobs = [TokenLogprob(tokenizer.token_text(t), t, -1.0) for t in prompt[1:]]
     d = replace(ANSWER, logprobs=[LOGPROB], prompt_logprobs=[None, *prompt_logprobs])
     for only, rest in ((False, [LOGPROB]), (True, [])):
-        logprobs = echoing(tokenizer, prompts, only=only)(0, d).logprobs
-        assert logprobs is not None
+        logprobs = present(echoing(tokenizer, prompts, only=only)(0, d).logprobs)
         first, *others = logprobs
         assert (first.token, first.token_id) == (tokenizer.token_text(prompt[0]), prompt[0])
         assert isnan(first.logprob)

@@ -36,6 +36,7 @@ from app.routing.candidates import Candidate, PlaceLimits
 from app.telemetry import Meters
 from app.tokenizing.tokenizer import load_tokenizer
 from tests.leases import pool_view
+from tests.present import present
 from tests.unit.test_whole_responses import Connection, post
 
 CHAT = ChatRequest.model_validate({"model": "m", "messages": [{"role": "user", "content": "?"}], "stream": True})
@@ -118,8 +119,7 @@ async def test_a_streamed_answer_is_freed_when_it_ends() -> None:
     await connection.feed(post("/"))
     answering, request = connection.dispatcher.answering, connection.dispatcher.request
     for i in range(3):
-        call = answering()
-        assert call is not None
+        call = present(answering())
         call.answer.push(Delta(request, 0, f" {i}", [i]))
         await turns()
     call.answer.push(Done(request, 0))
@@ -134,8 +134,7 @@ async def test_an_answer_whose_client_leaves_is_freed_when_it_ends() -> None:
     connection = Streams()
     await connection.feed(post("/"))
     answering, request = connection.dispatcher.answering, connection.dispatcher.request
-    call = answering()
-    assert call is not None
+    call = present(answering())
     call.answer.push(Delta(request, 0, " 0", [0]))
     await turns()
     cycle = weakref.ref(connection.protocol.cycle)

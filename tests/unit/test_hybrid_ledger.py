@@ -11,6 +11,7 @@ from app.kv.events import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent
 from app.kv.groups import blocks_of_step, grid, leaves, names_all
 from app.kv.hybrid_ledger import HybridLedger
 from app.messages.lease import CacheGroup, Grid, Worker
+from tests.present import present
 
 A = 2  # tokens in a block of the group that sees everything
 ALL = CacheGroup(9, "all", A)
@@ -87,8 +88,7 @@ def is_behind(other: Prefix, one: Prefix) -> bool:
 
 
 def points(groups: list[CacheGroup], engine: Engine) -> set[bytes]:
-    lines = grid(groups)
-    assert lines is not None
+    lines = present(grid(groups))
     naming = ALL if ALL in groups else groups[0]
     hashes = set()
     for prefix, count in engine.held[naming.number].items():
@@ -99,8 +99,7 @@ def points(groups: list[CacheGroup], engine: Engine) -> set[bytes]:
 
 def beginnings(groups: list[CacheGroup], engine: Engine) -> set[bytes]:
     """Points up to which the group that names blocks has a prompt."""
-    lines = grid(groups)
-    assert lines is not None
+    lines = present(grid(groups))
     there = [prefix for prefix, count in engine.held[ALL.number].items() if count > 0]
     return {point_hashes([*prefix, 0], lines)[-8:] for prefix in there if len(prefix) % lines.step == 0}
 

@@ -155,6 +155,4 @@ async def test_a_request_whose_client_leaves_while_its_prompt_is_inspected_is_no
 
 def test_the_hook_is_asked_again_less_and_less_often() -> None:
     pauses = [pause_s(failures) for failures in range(1, 5000)]
-    assert pauses[:4] == [1, 2, 4, 8]
-    assert sorted(pauses) == pauses
-    assert pauses[-1] == content_hook._LONGEST_PAUSE_S
+    assert (pauses[:4], sorted(pauses), pauses[-1]) == ([1, 2, 4, 8], pauses, content_hook._LONGEST_PAUSE_S)

@@ -12,6 +12,7 @@ from app.kv.blocks import chain, prompt_hashes, root
 from app.kv.events import AllBlocksCleared, BlockRemoved, BlockStored, KvBatch, decode_batch
 from app.kv.ledger import Ledger
 from app.messages.media import Media
+from tests.present import present
 
 SIZE = 4
 encode = msgspec.msgpack.Encoder().encode
@@ -65,8 +66,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.blocks.events = []
         self.ledger.apply(batch.events)
         cached_blocks = len(self.blocks.cached)
-        assert len(self.ledger) == cached_blocks
-        assert self.ledger.unknown == 0
+        assert (len(self.ledger), self.ledger.unknown) == (cached_blocks, 0)
         if changes := self.ledger.take():
             if changes.cleared:
                 self.mirror.clear()
@@ -114,8 +114,7 @@ def test_twins_are_gone_when_both_are() -> None:
 def test_what_came_and_went_between_two_looks_is_no_addition() -> None:
     ledger = Ledger(SIZE)
     ledger.apply([stored([1]), BlockRemoved([1])])
-    changes = ledger.take()
-    assert changes is not None
+    changes = present(ledger.take())
     assert changes.added == []
     assert ledger.take() is None
 
@@ -123,8 +122,7 @@ def test_what_came_and_went_between_two_looks_is_no_addition() -> None:
 def test_clearing_forgets_what_was_added_before_it_and_not_after() -> None:
     ledger = Ledger(SIZE)
     ledger.apply([stored([1]), AllBlocksCleared(), stored([2])])
-    changes = ledger.take()
-    assert changes is not None
+    changes = present(ledger.take())
     assert (changes.cleared, len(changes.added), changes.removed) == (True, 1, [])
 
 

@@ -27,6 +27,7 @@ from app.openai.schemas import ChatRequest
 from app.schemas.validation import validated
 from app.telemetry import Meters
 from app.tokenizing.tokenizer import Tokenizer, load_tokenizer
+from tests.refusals import refused
 from tests.vlm import random_vlm
 
 ONE, TWO, THREE, FOUR = 1, 2, 3, 4  # so many line feeds
@@ -176,9 +177,8 @@ async def test_a_second_video_is_refused_where_the_engine_takes_one_also_if_both
             return {one: Sample(Media("video", str(one.url), (2, 9, 9, 10)), b"") for one in origins}
 
     asking: Any = SimpleNamespace(serving=SimpleNamespace(media=Read()), asker=None)
-    with pytest.raises(RequestError, match="takes no second video") as error:
+    with refused("messages.1", "takes no second video"):
         await load_media(asking, model, origins, ["messages.0", "messages.1"])
-    assert error.value.param == "messages.1"
 
 
 def test_a_video_whose_pictures_change_their_size_is_refused() -> None:
@@ -250,9 +250,8 @@ async def test_a_second_picture_is_refused_by_its_place_where_the_engine_takes_o
             return {"image": replace(SIGN, alone=True)}
 
     asking: Any = SimpleNamespace(serving=SimpleNamespace(media=SimpleNamespace(expansions=Told())))
-    with pytest.raises(RequestError, match="'b': the model 'm' takes no second picture") as error:
+    with refused("b", "'b': the model 'm' takes no second picture"):
         await load_media(asking, model, [A, B], ["a", "b"])
-    assert error.value.param == "b"
 
 
 def job(prompt: list[int], media: list[Media]) -> Job:

@@ -10,6 +10,7 @@ from openai.types.completion_choice import Logprobs
 from app.ids import RequestId
 from app.messages.events import Delta, TokenLogprob
 from app.openai.logprobs import TextLogprobs, chat_logprobs
+from tests.present import present
 
 TOP = [(" a", 1, -0.25), ("é", 2, -2.0)]
 
@@ -48,8 +49,7 @@ def test_a_chats_logprobs_have_the_bytes_of_each_token() -> None:
 
 def test_a_chat_without_alternatives_has_an_empty_list() -> None:
     """`logprobs: true` alone asks for the chosen token only."""
-    logprobs = chat_logprobs(delta("a", top=[]))
-    assert logprobs is not None
+    logprobs = present(chat_logprobs(delta("a", top=[])))
     assert logprobs["content"][0]["top_logprobs"] == []
 
 
@@ -67,17 +67,14 @@ def test_a_texts_logprobs_are_four_parallel_lists() -> None:
 
 def test_without_alternatives_each_token_is_its_own() -> None:
     """`logprobs: 0` asks for the chosen tokens, as at OpenAI and vLLM."""
-    logprobs = TextLogprobs()(0, delta("ab", top=[]))
-    assert logprobs is not None
+    logprobs = present(TextLogprobs()(0, delta("ab", top=[])))
     assert logprobs["top_logprobs"] == [{"ab": -0.25}]
 
 
 def test_a_token_that_nothing_predicts_has_null_for_its_logprob() -> None:
     """The first one of an echoed prompt. JSON has no NaN."""
-    logprobs = TextLogprobs()(0, delta("a", top=[], logprob=nan))
-    assert logprobs is not None
-    assert logprobs["token_logprobs"] == [None]
-    assert logprobs["top_logprobs"] == [None]
+    logprobs = present(TextLogprobs()(0, delta("a", top=[], logprob=nan)))
+    assert (logprobs["token_logprobs"], logprobs["top_logprobs"]) == ([None], [None])
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.lists(st.text(max_size=4), max_size=3)), max_size=8))
@@ -85,8 +82,7 @@ def test_offsets_count_each_choices_characters_across_chunks(parts: list[tuple[i
     """Streamed or whole, with the chunks of several choices mixed."""
     shape, so_far = TextLogprobs(), {0: "", 1: "", 2: ""}
     for choice, tokens in parts:
-        logprobs = shape(choice, delta(*tokens))
-        assert logprobs is not None
+        logprobs = present(shape(choice, delta(*tokens)))
         for token, offset in zip(tokens, logprobs["text_offset"], strict=True):
             assert offset == len(so_far[choice])
             so_far[choice] += token

@@ -17,6 +17,7 @@ from app.messages.job import Grammar, Job, Sampling
 from app.messages.lease import Lease, Load, Speeds, Worker
 from app.pools.schema import Pool
 from app.routing.candidates import Matches, PlaceLimits
+from tests.present import present
 
 POOL, BLOCK, COUNT = PoolId("pool"), 16, 60
 POOLS = {POOL: Pool(model="m", engine="mock", block_size=BLOCK)}
@@ -107,8 +108,7 @@ def test_where_one_of_many_loads_from_tiers_each_is_looked_at() -> None:
     """Whether its pool has `tiers`, or the engine's own arguments."""
     random, fleet = Random(1), PoolFleet()
     lease_by_worker = leases(random)
-    lease = lease_by_worker[WorkerId("w7")]
-    assert lease is not None
+    lease = present(lease_by_worker[WorkerId("w7")])
     for size, has_tiers in ((0, False), (1, True)):
         fleet.set(
             lease_by_worker | {WorkerId("w7"): replace(lease, worker=replace(lease.worker, tier_block_bytes=size))}

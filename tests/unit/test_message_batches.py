@@ -47,8 +47,7 @@ def test_each_request_counts_once_and_as_processing_until_all_have_ended(
     fields: dict[str, Any], status: str, counts: dict[str, int]
 ) -> None:
     batch = shown(**fields)
-    assert batch["processing_status"] == status
-    assert batch["request_counts"] == NOTHING | counts
+    assert (batch["processing_status"], batch["request_counts"]) == (status, NOTHING | counts)
     assert (batch["ended_at"], batch["results_url"]) == (
         ("1970-01-01T00:03:20Z", "http://host/v1/messages/batches/msgbatch_1/results") if status == "ended"
         else (None, None)

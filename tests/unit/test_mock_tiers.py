@@ -22,6 +22,7 @@ from app.kv.events import KvBatch, decode_batch
 from app.kv.ledger import Ledger
 from app.messages.kinds import TierUse
 from app.pools.schema import Pool, Tiers
+from tests.present import present
 
 SIZE, BYTES = 4, 1024
 WHOLE = 84  # bytes of a stored block that is not encrypted
@@ -45,8 +46,7 @@ def cache(total: int, of: Pool) -> BlockManager:
 def use(blocks: BlockManager, tokens: list[int], tiers: TierUse = "all") -> tuple[int, int, int]:
     """The prompt's tokens that are cached, and the blocks that come from host memory and from the store."""
     table = BlockTable()
-    cached_tokens = blocks.admit(table, tokens)
-    assert cached_tokens is not None
+    cached_tokens = present(blocks.admit(table, tokens))
     load = blocks.behind(table, tokens, tiers)
     blocks.commit(table, tokens, len(tokens))
     blocks.release(table)

@@ -28,6 +28,8 @@ from app.schemas.validation import parse
 from app.settings import load_settings
 from app.telemetry import Meters
 from app.tokenizing.tokenizer import Tokenizer, load_tokenizer
+from tests.present import present
+from tests.refusals import refused
 
 CONTEXT, TOGETHER = 10_000, 2**18
 POOL = Pool(model="m", engine="mock")
@@ -83,9 +85,8 @@ def test_biases_go_along_with_each_prompt(model: Model) -> None:
     """Biases are counted over all prompts, therefore."""
     biases = {str(i): 1 for i in range(1024)}
     assert len(plan(model, prompt=[[5]] * 64, logit_bias=biases).prompts) == 64
-    with pytest.raises(RequestError) as error:
+    with refused("logit_bias"):
         plan(model, prompt=[[5]] * 65, logit_bias=biases)
-    assert error.value.param == "logit_bias"
 
 
 def test_what_is_only_tokenised_may_be_longer_than_the_context(model: Model) -> None:
@@ -116,8 +117,7 @@ def test_special_tokens_that_mark_nothing_are_no_content() -> None:
     marked_pool = plain.model_copy(update={"reasoning": Reasoning(begin="<|im_start|>", end="</think>")})
     for pool, hidden_tokens in ((plain, {"<|endoftext|>", "<|im_start|>", "<|im_end|>"}),
                                 (marked_pool, {"<|endoftext|>", "<|im_end|>"})):  # fmt: skip
-        dialect = load_models(PoolsFile(pools={PoolId("a"): pool}))["m"].writing.dialect
-        assert dialect is not None
+        dialect = present(load_models(PoolsFile(pools={PoolId("a"): pool}))["m"].writing.dialect)
         assert {*dialect.hidden} == hidden_tokens
 
 

@@ -13,6 +13,7 @@ import pytest
 from app.dialects.names import find_dialect
 from app.dialects.output_parser import OutputParser
 from app.dialects.parts import Arguments, CallBegun, Content, Reasoning
+from tests.present import present
 
 CASES = 120  # of each family
 Call = tuple[str, dict[str, Any]]
@@ -244,8 +245,7 @@ def drawn(name: str, number: int) -> Case:
 
 
 def understood(name: str, case: Case, pieces: list[str]) -> tuple[str, str, list[tuple[str, str]]]:
-    dialect = find_dialect(name)
-    assert dialect is not None
+    dialect = present(find_dialect(name))
     parser = OutputParser(dialect, case.tools)
     parts = [part for piece in pieces for part in parser.feed(piece)] + parser.close()
     calls = [

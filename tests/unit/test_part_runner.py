@@ -108,8 +108,7 @@ async def test_a_line_that_can_wait_no_longer_is_dispatched_again_when_its_try_h
     ends.set()
     for _ in range(4):
         await asyncio.sleep(0)
-    assert part.asked == [(1, False), (1, True)]
-    assert len(part._asking) == 1
+    assert (part.asked, len(part._asking)) == ([(1, False), (1, True)], 1)
     part.stop()
 
 

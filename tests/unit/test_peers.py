@@ -24,6 +24,7 @@ from app.routing.disagg import SplitPlacement
 from app.routing.peers import place_with_peer
 from app.routing.policy import place
 from tests.leases import changed, pool_view
+from tests.present import present
 
 BLOCK, SEATS = 16, 4
 HINTS = RoutingHints()
@@ -47,8 +48,7 @@ def decide(*options: Option, ask: Ask = ASK) -> SplitPlacement | None:
 
 
 def test_a_free_worker_takes_the_kv_of_a_busy_one() -> None:
-    pair = decide(option("busy", cached=245, **FULL), option("free"))
-    assert pair is not None
+    pair = present(decide(option("busy", cached=245, **FULL), option("free")))
     lends, takes = pair.prefill.placement, pair.decode.placement
     assert (lends.worker, lends.tokens, lends.blocks, lends.pulls) == ("busy", 80, 5, 0)
     assert (takes.worker, takes.tokens, takes.pulls) == ("free", 0, 250)

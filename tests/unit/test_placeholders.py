@@ -10,6 +10,7 @@ from app.errors import SettingsError
 from app.media.placeholders import PictureFamily, pictures_of, sounds_of
 from app.pools.schema import Pool
 from app.tokenizing.tokenizer import load_tokenizer
+from tests.present import present
 from tests.vlm import Kind, random_vlm
 
 # Height and width: square, flat, high, tiny, at the bounds of tiles, odd.
@@ -18,9 +19,7 @@ SHAPES = [(112, 112), (60, 200), (300, 117), (1000, 700), (33, 500), (1, 1), (28
 
 def of(kind: Kind, **given: Any) -> PictureFamily:
     path = random_vlm(kind, weights=False)
-    pictures = pictures_of(path, load_tokenizer(path, None, "file"), given)
-    assert pictures is not None
-    return pictures
+    return present(pictures_of(path, load_tokenizer(path, None, "file"), given))
 
 
 @pytest.mark.parametrize("splits", [True, False])
@@ -86,8 +85,7 @@ def test_qwen_audio_has_as_many_tokens_as_its_processor_counts() -> None:
 
     path = random_vlm("qwen2_audio", weights=False)
     theirs = WhisperFeatureExtractor.from_pretrained(path)
-    sounds = sounds_of(path)
-    assert sounds is not None
+    sounds = present(sounds_of(path))
     for samples in (481, 640, 641, 800, 801, 15_999, 16_000, 16_001, 16_160, 40_001, 479_999, 480_000):
         features = theirs(
             np.zeros(samples, np.float32), sampling_rate=16_000, padding="max_length", return_attention_mask=True

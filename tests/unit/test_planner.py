@@ -284,8 +284,7 @@ def test_a_steady_rate_is_expected_to_stay():
 def test_a_steady_rise_is_expected_to_go_on():
     rising = [window(i * 10.0, 20 + i) for i in range(200)]
     soon, later = forecast(rising, 60, 120)
-    assert soon.kind == "trend"
-    assert soon.rate == pytest.approx((20 + 199 + 6.5) / 10, rel=0.05)
+    assert (soon.kind, soon.rate) == ("trend", pytest.approx((20 + 199 + 6.5) / 10, rel=0.05))
     assert later.rate > soon.rate
 
 

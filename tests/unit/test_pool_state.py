@@ -10,6 +10,7 @@ from app.ids import PoolId, WorkerId
 from app.messages.lease import EngineState, Lease, Worker
 from app.routing.pool_state import allowed, sleeps, to_sleep, to_wake, waves, why_none
 from tests.leases import changed
+from tests.present import present
 
 ALL = [WorkerId(name) for name in "abcd"]
 
@@ -73,8 +74,7 @@ def test_those_that_serve_nobody_change_first_and_together() -> None:
 def test_a_pool_sleeps_only_if_all_of_it_does() -> None:
     assert why_none([]) is None
     assert why_none([lease("a", asleep=1), lease("b")]) is None
-    refusal = why_none([lease("a", asleep=1), lease("b", asleep=2)])
-    assert refusal is not None
+    refusal = present(why_none([lease("a", asleep=1), lease("b", asleep=2)]))
     assert refusal.retry_after_s
 
 

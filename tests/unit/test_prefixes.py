@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from app.dispatch.asking import Asking
 from app.dispatch.models.models import load_models
 from app.dispatch.runtime import Deployment
-from app.errors import RequestError
 from app.ids import PoolId, PrefixId, WorkerId
 from app.kv.blocks import prompt_hashes
 from app.messages.lease import Lease, Worker
@@ -25,6 +24,7 @@ from app.pools.schema import PoolsFile
 from app.routing.prefixes import keepers, kept_by, parts, prompt, room
 from app.settings import load_settings
 from tests.leases import changed
+from tests.refusals import refused
 from tests.values import structs
 
 POOL, SIZE = PoolId("pool"), 16
@@ -145,6 +145,5 @@ def test_a_template_that_clients_may_not_send_is_refused() -> None:
     body = NewPrefix.model_validate(
         {"model": "m", "messages": [{"role": "system", "content": "a"}], "chat_template": PLAIN}
     )
-    with pytest.raises(RequestError) as error:
+    with refused("chat_template"):
         prefix_tokens(Asking(Deployment(load_settings(), {}, models)), body)
-    assert error.value.param == "chat_template"

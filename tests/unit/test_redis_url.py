@@ -9,6 +9,7 @@ from app.addresses.redis_url import _TLS, Sentinels, broker, encryption, hosts, 
 from app.errors import SettingsError
 from app.settings import load_settings
 from app.store import async_client, sync_client
+from tests.present import present
 
 FULL = "sentinel://me:p%40ss@one:1,two,[::1]:3/the-master/2?sentinel_password=s%26p"
 
@@ -23,8 +24,7 @@ def test_a_sentinel_url_names_them_all_the_master_and_both_passwords() -> None:
 
 
 def test_sentinels_with_tls_have_redis_options_of_it_and_certificates_are_looked_at() -> None:
-    plain = sentinels("sentinels://h/m")
-    assert plain is not None
+    plain = present(sentinels("sentinels://h/m"))
     assert plain.tls == {"ssl_cert_reqs": "required"}
     full = sentinels("sentinels://h/m?sentinel_password=s%26p&ssl_ca_certs=/a%20b/ca.pem&ssl_check_hostname=false")
     assert full is not None

@@ -31,6 +31,8 @@ from app.openai.responses.schemas import (
 )
 from app.openai.responses.sse_events import ResponseEvents
 from app.schemas.validation import parse
+from tests.present import present
+from tests.refusals import refused
 
 ID = RequestId("resp_0123")
 OPENAIS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
@@ -187,8 +189,7 @@ def test_a_response_counts_its_tokens() -> None:
     progress = begun(asked())
     for event in (delta("a"), Delta(ID, 0, "b", [2, 3]), DONE):
         progress.add(event)
-    usage = Response.model_validate(progress.response()).usage
-    assert usage is not None
+    usage = present(Response.model_validate(progress.response()).usage)
     assert (usage.input_tokens, usage.input_tokens_details.cached_tokens) == (9, 2)
     assert (usage.output_tokens, usage.total_tokens) == (3, 12)
 
@@ -265,9 +266,8 @@ def test_instructions_and_messages_are_the_conversation() -> None:
     ],
 )  # fmt: skip
 def test_what_is_not_supported_is_refused_by_name(fields: dict[str, Any], param: str) -> None:
-    with pytest.raises(RequestError) as error:
+    with refused(param):
         parse(ResponseRequest, json.dumps({"model": "m", "input": "x"} | fields).encode()).check()
-    assert error.value.param == param
 
 
 def test_what_is_kept_of_a_request_is_what_was_understood() -> None:
@@ -371,6 +371,5 @@ def test_pages_of_input_items_have_each_item_once(order: str, limit: int) -> Non
             break
         after = one["last_id"]
     assert items == whole
-    with pytest.raises(RequestError) as error:
+    with refused("after"):
         listed(messages, after="msg_another")
-    assert error.value.param == "after"

@@ -16,6 +16,7 @@ from app.openai.responses.schemas import ResponseRequest
 from app.openai.schemas import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from app.schemas.neutral import NEUTRAL, NEUTRAL_OF_MESSAGES, NEUTRAL_OF_TOKENIZE, neutral
 from app.schemas.validation import parse
+from tests.refusals import refused
 
 BASE: dict[type, dict[str, Any]] = {
     ChatRequest: {"model": "m", "messages": [{"role": "user", "content": "hi"}]},
@@ -206,9 +207,8 @@ def test_known_fields_may_be_null(schema: type[Any]) -> None:
 ])  # fmt: skip
 def test_a_missing_field_is_named(schema: type[Any], missing: str) -> None:
     """The client sees what to add."""
-    with pytest.raises(RequestError, match=f"'{missing}' is missing") as error:
+    with refused(missing, f"'{missing}' is missing"):
         parse(schema, orjson.dumps({k: v for k, v in BASE[schema].items() if k != missing}))
-    assert error.value.param == missing
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b'{"model": }', b"\xff", b'{"model": "m",}', b"{'model': 'm'}"])
@@ -265,17 +265,15 @@ def test_no_bytes_break_the_parser(raw: bytes) -> None:
 @pytest.mark.parametrize("key", ["five", "1.5", "", "0x5", "5 5"])
 def test_the_keys_of_logit_bias_are_token_ids(key: str) -> None:
     """JSON has no other keys than strings, so they are read."""
-    with pytest.raises(RequestError, match="logit_bias") as error:
+    with refused("logit_bias", "logit_bias"):
         chat(logit_bias={key: 1}).sampling(16, logprobs=None)
-    assert error.value.param == "logit_bias"
 
 
 def test_stream_options_without_stream_are_refused() -> None:
     """OpenAI does the same."""
     for body in (chat(stream_options={"include_usage": True}), text(stream_options={}, stream=False)):
-        with pytest.raises(RequestError, match="stream_options") as error:
+        with refused("stream_options", "stream_options"):
             body.check()
-        assert error.value.param == "stream_options"
     chat(stream=True, stream_options={"include_usage": True, "continuous_usage_stats": False}).check()
     chat(stream=True, stream_options={"include_obfuscation": False}).check()
 
@@ -294,17 +292,15 @@ def test_top_logprobs_need_logprobs() -> None:
     assert refusal(ChatRequest, {"logprobs": True, "top_logprobs": 21}).param == "top_logprobs"
     assert refusal(ChatRequest, {"logprobs": True, "top_logprobs": -1}).param == "top_logprobs"
     for logprobs in (None, False):
-        with pytest.raises(RequestError) as error:
+        with refused("top_logprobs"):
             chat(logprobs=logprobs, top_logprobs=2).check()
-        assert error.value.param == "top_logprobs"
 
 
 def test_min_tokens_over_max_tokens_is_refused() -> None:
     """Such a request could not be met."""
     assert chat(min_tokens=5).sampling(5, logprobs=None).min_tokens == 5
-    with pytest.raises(RequestError) as error:
+    with refused("min_tokens"):
         chat(min_tokens=6).sampling(5, logprobs=None)
-    assert error.value.param == "min_tokens"
 
 
 @pytest.mark.parametrize("make", [chat, text])

@@ -9,6 +9,7 @@ from app.errors import SettingsError
 from app.pools.pools_file import load_pools
 from app.pools.schema import Pool
 from app.settings import load_settings
+from tests.present import present
 
 
 @pytest.mark.parametrize(("variable", "value"), [
@@ -212,6 +213,5 @@ def test_a_secret_that_signs_nothing_is_refused_at_the_start_and_not_shown() -> 
             load_settings(webhook_secret=bad)
         assert bad.removeprefix("whsec_") not in str(exc.value) or bad == "whsec_"
     good = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-    secret = load_settings(webhook_secret=good).webhook_secret
-    assert secret is not None
+    secret = present(load_settings(webhook_secret=good).webhook_secret)
     assert secret.get_secret_value() == good

@@ -25,6 +25,8 @@ from app.pools.schema import Pool, PoolsFile
 from app.routing.candidates import Candidate, PlaceLimits
 from app.tokenizing.tokenizer import load_tokenizer
 from tests.leases import pool_view
+from tests.present import present
+from tests.refusals import refused
 from tests.speech.whisper_like import whisper_like
 
 SPEECH = Speech(
@@ -86,8 +88,7 @@ def test_another_kind_of_model_is_refused_where_it_would_be_asked() -> None:
     pool = {"model": "m", "engine": "vllm", "task": "transcribe", "path": folder}
     with pytest.raises(SettingsError, match="Whisper"):
         load_models(PoolsFile.model_validate({"pools": {"p": pool}}))
-    speech = load_models(PoolsFile.model_validate({"pools": {"p": pool | {"engine": "mock"}}}))["m"].speech
-    assert speech is not None
+    speech = present(load_models(PoolsFile.model_validate({"pools": {"p": pool | {"engine": "mock"}}}))["m"].speech)
     assert speech.prompt("transcribe", None, times=True)
 
 
@@ -182,9 +183,8 @@ def test_a_forms_texts_become_values() -> None:
 )
 def test_a_forms_wrong_fields_are_named(fields: list[tuple[str, str]], param: str) -> None:
     """Translations have no language."""
-    with pytest.raises(RequestError) as error:
+    with refused(param):
         read_form(TranslationRequest, fields)
-    assert error.value.param == param
 
 
 def test_windows_are_spread_over_the_workers_and_weigh_what_is_heard() -> None:

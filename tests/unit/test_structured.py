@@ -14,6 +14,7 @@ from app.openai.schemas import ChatRequest, CompletionRequest
 from app.openai.structured import content_grammar
 from app.schemas.validation import parse
 from tests.grammar_checks import check_all
+from tests.present import present
 
 PERSON = {"type": "object", "properties": {"name": {"type": "string", "default": None}}, "required": ["name"]}
 CALL = {"type": "tag", "begin": "<t>{", "content": {"type": "json_schema", "json_schema": PERSON}, "end": "}</t>"}
@@ -77,8 +78,7 @@ def test_who_asks_for_text_or_nothing_gets_no_grammar() -> None:
 def test_structural_tags_are_understood(form: dict[str, Any]) -> None:
     tag = {"type": "structural_tag", "format": form}
     for fields in ({"response_format": tag}, {"structured_outputs": {"structural_tag": json.dumps(tag)}}):
-        rules = asked(**fields)
-        assert rules is not None
+        rules = present(asked(**fields))
         assert (rules.kind, json.loads(rules.text)) == ("tag", tag)
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from app.errors import RequestError
 from app.openai.schemas import ChatRequest
+from tests.refusals import refused
 from tests.unit.test_prompt import prompt
 from tests.unit.test_tools import WEATHER, chat
 
@@ -62,8 +62,7 @@ def test_call_ids_are_as_long_as_a_template_wants_them(tmp_path: Path) -> None:
     """A call and its result have the same; one that fits stays."""
     text = prompt(tmp_path, NINE, loop("{}"))
     call_id, answer_id = text[text.index("[") + 1 : text.index("]")], text[text.index("(") + 1 : text.index(")")]
-    assert len(call_id) == 9
-    assert call_id == answer_id
+    assert (len(call_id), call_id) == (9, answer_id)
     assert "[abcdefgh1]" in prompt(tmp_path, NINE, loop("{}", "abcdefgh1"))
     assert "[call_1]" not in prompt(tmp_path, NINE, loop("{}", "call_1"))
 
@@ -121,9 +120,8 @@ def test_reasoning_is_left_out_where_a_template_has_no_place_for_it(tmp_path: Pa
 
 
 def test_what_a_template_refuses_in_all_forms_has_its_own_first_error(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="not today") as error:
+    with refused("messages", "not today"):
         prompt(tmp_path, CLOSED, loop('{"city": "Os', reasoning="I look."))
-    assert error.value.param == "messages"
 
 
 def test_several_texts_are_shown_one_after_the_other_where_a_template_takes_lists(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from app.errors import RequestError, SettingsError
 from app.pools.schema import Pool
 from app.tokenizing.tokenizer import Tokenizer, load_tokenizer
+from tests.refusals import refused
 
 MODEL_DIR = Pool(model="mock", engine="mock").model_dir
 MESSAGES: list[dict[str, Any]] = [{"role": "user", "content": "hello"}]
@@ -104,8 +105,7 @@ def test_special_tokens_are_one_token_and_may_be_left_out_of_the_text() -> None:
     """Templates write them as text."""
     tokenizer = load_tokenizer(MODEL_DIR)
     ids = tokenizer.encode("<|im_start|>a<|im_end|>", add_special_tokens=False)
-    assert len(ids) == 3
-    assert ids[2] == tokenizer.eos_id
+    assert (len(ids), ids[2]) == (3, tokenizer.eos_id)
     assert tokenizer.decode(ids) == "a"
     assert tokenizer.token_text(ids[2]) == "<|im_end|>"
 
@@ -217,9 +217,8 @@ def test_a_template_cannot_change_what_it_is_given(attack: str, tmp_path: Path) 
 ])  # fmt: skip
 def test_a_template_that_fails_refuses_the_request(template: str, tmp_path: Path) -> None:
     """No way to fail becomes a 500."""
-    with pytest.raises(RequestError, match="chat template refused") as error:
+    with refused("messages", "chat template refused"):
         with_template(tmp_path, template).render_chat(MESSAGES)
-    assert error.value.param == "messages"
 
 
 def test_a_template_says_why_it_refuses(tmp_path: Path) -> None:
@@ -278,8 +277,7 @@ def test_a_clients_template_takes_the_place_of_the_models_for_one_request() -> N
     assert (other.render_chat(MESSAGES), other.template_variables) == ("Nonehello!", {"tools", "messages"})
     assert tokenizer.render_chat(MESSAGES).startswith("<|im_start|>")
     for bad_template in ("{% if %}", "{{ " + "(" * 10_000, "{{ 1 / 0 }}{% for x in %}"):
-        with pytest.raises(RequestError) as error:
+        with refused("chat_template"):
             tokenizer.with_template(bad_template)
-        assert error.value.param == "chat_template"
     with pytest.raises(RequestError, match="refused"):
         tokenizer.with_template("{{ ''.__class__.__mro__ }}").render_chat(MESSAGES)

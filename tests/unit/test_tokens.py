@@ -7,6 +7,7 @@ import pytest
 from app.errors import Unauthorized
 from app.tenants.tokens import Claims, header_of, key_for, looks_signed, signing_keys, value_of, verified
 from tests.issuer import AUDIENCE, Issuer, issuing
+from tests.present import present
 
 
 @pytest.fixture(scope="module")
@@ -17,8 +18,7 @@ def issuer() -> Any:
 
 def read(issuer: Issuer, claims: Claims, **given: Any) -> Any:
     token = issuer.token(**given)
-    key = key_for(signing_keys(issuer.shown("/keys")), *header_of(token))
-    assert key is not None
+    key = present(key_for(signing_keys(issuer.shown("/keys")), *header_of(token)))
     return verified(token, key, claims)
 
 

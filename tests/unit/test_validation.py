@@ -14,6 +14,7 @@ from app.openai.schemas import ChatRequest, CompletionRequest
 from app.openai.token_generation import GenerateRequest
 from app.schemas import validation
 from app.schemas.validation import check_values, parse, parse_off_loop, validated
+from tests.refusals import refused
 
 MOST = 1000
 
@@ -118,9 +119,8 @@ async def test_a_large_body_is_what_it_was_as_a_small_one() -> None:
     """A thread parses it: fields are named there too, and unknown ones that are null count as not given."""
     text = "a," * 50_000
     assert (await parse_off_loop(CompletionRequest, body(prompt=text, x=None))).prompt == text
-    with pytest.raises(RequestError) as error:
+    with refused("top_p"):
         await parse_off_loop(CompletionRequest, body(prompt=text, top_p=2))
-    assert error.value.param == "top_p"
 
 
 def test_the_name_of_a_field_is_cut() -> None:
@@ -198,6 +198,5 @@ def test_of_a_document_with_too_many_wrong_fields_not_each_is_looked_at() -> Non
     wrong = {f"x{i}": 1 for i in range(1001)}
     with pytest.raises(RequestError, match="More than 1000 fields are wrong"):
         validated(ChatRequest, {"messages": [], **wrong})
-    with pytest.raises(RequestError) as error:
+    with refused("sampling_params"):
         parse(GenerateRequest, body(token_ids=[1], sampling_params=wrong))
-    assert error.value.param == "sampling_params"

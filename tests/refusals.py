@@ -9,7 +9,7 @@ from app.errors import RequestError
 
 
 @contextmanager
-def refused(param: str, match: str = "", kind: type[RequestError] = RequestError) -> Iterator[None]:
+def refused(param: str, match: str | None = None, kind: type[RequestError] = RequestError) -> Iterator[None]:
     """Expects an error of this kind, whose message matches, and which names the parameter."""
     with pytest.raises(kind, match=match) as error:
         yield

@@ -7,10 +7,12 @@ from app.adapters.assignment import Member, assign, is_for, order, wanted
 from app.adapters.progress import others, progress
 from app.adapters.slots import Step, Use, next_step
 from app.ids import PoolId, WorkerId
-from app.messages.lease import AdapterReport, Lease, Worker
+from app.messages.lease import AdapterReport, Lease
 from app.messages.wanted import Adapter
+from tests.jobs import POOL
+from tests.leases import worker
 
-POOL, OTHER = PoolId("pool"), PoolId("other")
+OTHER = PoolId("other")
 
 
 def adapter(name: str = "a", version: int = 1, **more: object) -> Adapter:
@@ -21,11 +23,8 @@ def member(name: str, slots: int = 2, seats: int = 10, **more: object) -> Member
     return Member(WorkerId(name), slots, seats, **more)  # type: ignore[arg-type]
 
 
-def lease(
-    name: str, *adapters: str, pool: PoolId = POOL, slots: int = 4, failed: dict[str, str] | None = None
-) -> Lease:
-    worker = Worker(WorkerId(name), pool, "both", "h", 1, 16, 100, 8, 100, max_adapters=slots, adapters=list(adapters))
-    return Lease(worker, adapters=AdapterReport(failed or {}))
+def lease(name: str, *has: str, pool: PoolId = POOL, slots: int = 4, failed: dict[str, str] | None = None) -> Lease:
+    return Lease(worker(name, pool=pool, max_adapters=slots, adapters=has), adapters=AdapterReport(failed or {}))
 
 
 FOUR = [member(f"w{i}") for i in range(4)]

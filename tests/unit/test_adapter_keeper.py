@@ -11,19 +11,22 @@ import pytest
 
 from app.engines.base import EngineInfo
 from app.errors import AdapterFailed, EngineDead
-from app.ids import ApiId, PoolId, RequestId, WorkerId
+from app.ids import WorkerId
 from app.keys import Keys
-from app.messages.job import Job, Sampling
-from app.messages.lease import EngineState, Lease, Worker
+from app.messages.job import Job
+from app.messages.lease import EngineState
 from app.messages.wanted import Adapter
 from app.messages.wire import encode
-from app.pools.schema import Pool
 from app.runner.adapters_in_use import AdaptersInUse
 from app.settings import load_settings
+from tests import jobs
+from tests.jobs import POOL
+from tests.leases import lease
 from tests.lora import tiny_adapter
+from tests.models import mock
 from workers.engine.adapter_keeper import AdapterKeeper
 
-POOL, ME = PoolId("pool"), WorkerId("me")
+ME = WorkerId("me")
 
 
 class Fake:
@@ -35,15 +38,13 @@ class Fake:
         self.loaded: list[str] = []
         self.told: list[list[str]] = []
         self.breaks: Exception | None = None
-        worker = Worker(ME, POOL, "both", "h", 1, 16, 100, 8, 100, max_adapters=slots)
-        self._lease = encode(Lease(worker))
+        self._lease = encode(lease(ME, max_adapters=slots))
         self.in_use = AdaptersInUse()
         self.state, self.changing = EngineState(), asyncio.Lock()
         settings = load_settings(lora_sources=str(path), lora_store=path / "store")
         runner = SimpleNamespace(redis=self, keys=Keys("x"), worker=ME, settings=settings, adapters=self.in_use)
-        pool = Pool.model_validate({"model": "m", "engine": "mock"})
         info = EngineInfo(16, 100, 8, 100, max_adapters=slots, max_adapter_rank=8)
-        self.keeper = AdapterKeeper(cast(Any, runner), cast(Any, self), self, POOL, pool, info, self.changing)
+        self.keeper = AdapterKeeper(cast(Any, runner), cast(Any, self), self, POOL, mock(), info, self.changing)
 
     async def get(self, _key: str) -> bytes:
         return self.version
@@ -88,14 +89,13 @@ class Fake:
 
 
 def adapter(path: Path, name: str, least: int = 0, version: int = 1) -> Adapter:
-    source = path / name
-    return Adapter(
-        name, version, "m", str(source if source.exists() else tiny_adapter(source, name)), min_workers=least
-    )
+    folder = path / name
+    source = folder if folder.exists() else tiny_adapter(folder, name)
+    return Adapter(name, version, "m", str(source), min_workers=least)
 
 
 def job(name: str) -> Job:
-    return Job(RequestId("r"), 0, ApiId("a"), [1], Sampling(max_tokens=1), 2e9, adapter=name)
+    return jobs.job(adapter=name)
 
 
 async def test_an_adapter_that_a_request_has_just_got_is_not_put_out(tmp_path: Path) -> None:

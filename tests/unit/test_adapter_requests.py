@@ -7,55 +7,47 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from app.dispatch.event_queue import EventQueue
-from app.dispatch.inflight import InFlight, RoutingHints
+from app.dispatch.inflight import InFlight
 from app.dispatch.models.adapter_table import AdapterTable
-from app.dispatch.models.models import find_model, load_models
-from app.dispatch.placing.placement_round import PlacementRound
+from app.dispatch.models.models import find_model
 from app.errors import AdapterFailed, AdapterLoading, ModelNotFound, NoWorker, Saturated
-from app.ids import ApiId, PoolId, RequestId, WorkerId
+from app.ids import PoolId, WorkerId
 from app.keys import Keys
-from app.kv.groups import grids_of
 from app.messages.handoff import KvHandle
-from app.messages.job import Job, Sampling
+from app.messages.job import Sampling
 from app.messages.lease import AdapterReport, Grid, Lease, Worker, decode_lease
 from app.messages.wanted import Adapter
 from app.messages.wire import encode
-from app.pools.schema import Pool, PoolsFile
-from app.routing.candidates import Candidate, PlaceLimits
+from app.routing.candidates import Candidate
 from app.runner.adapters_in_use import AdaptersInUse
 from app.store import Wire
-from tests.leases import pool_view
+from tests.jobs import POOL, in_flight, job, placing
+from tests.leases import candidate
+from tests.models import mock, models_of
 
-POOL, OTHER = PoolId("pool"), PoolId("other")
-POOLS = {
-    POOL: Pool.model_validate({"model": "m", "engine": "mock"}),
-    OTHER: Pool.model_validate({"model": "m", "engine": "mock"}),
-}
+OTHER = PoolId("other")
+POOLS = {POOL: mock(), OTHER: mock()}
 SQL = Adapter("sql", 2, "m", "/x")
 
 
-def worker(name: str, *adapters: str, slots: int = 4, pool: PoolId = POOL, **report: Any) -> Candidate:
-    instance = Worker(
-        WorkerId(name), pool, "both", "host", 1, 16, 1000, 8, 4096, max_adapters=slots, adapters=list(adapters)
-    )
-    return Candidate(Lease(instance, adapters=AdapterReport(**report)), PlaceLimits(max_queued=4))
+def worker(name: str, *adapters: str, slots: int = 4, **fields: Any) -> Candidate:
+    report = {name: fields.pop(name) for name in ("failed", "load_s") if name in fields}
+    place = candidate(name, max_adapters=slots, **fields)
+    changes = {"worker": replace(place.lease.worker, adapters=list(adapters)), "adapters": AdapterReport(**report)}
+    return replace(place, lease=replace(place.lease, **changes))
 
 
-def request(adapter: Adapter | None) -> InFlight:
-    name = adapter.versioned if adapter else None
-    job = Job(RequestId("r"), 0, ApiId("a"), list(range(64)), Sampling(max_tokens=8), 2e9, adapter=name)
-    inflight = InFlight(job, ((POOL,),), EventQueue(), RoutingHints())
+def request(adapter: Adapter | None, prefill: PoolId | None = None, **fields: Any) -> InFlight:
+    of = in_flight(job(range(64), adapter=adapter.versioned if adapter else None, **fields), prefill=prefill)
     if adapter:
-        inflight.attempt = inflight.attempt.with_adapter(adapter)
-    return inflight
+        of.attempt = of.attempt.with_adapter(adapter)
+    return of
 
 
 def decided(adapter: Adapter | None, *workers: Candidate) -> tuple[str, set[tuple[WorkerId, str]]]:
     """The placement, or the reason for having none; and the workers that are asked to load."""
     inflight = request(adapter)
-    round_ = PlacementRound([inflight], POOLS, grids_of(POOLS))
-    round_.views = {POOL: pool_view(workers)}
+    round_ = placing([inflight], POOLS, {POOL: workers})
     try:
         return round_.decide(inflight, Random(1), 0)["decode"].placement.worker, round_.asks
     except (NoWorker, AdapterFailed, Saturated) as exc:
@@ -64,7 +56,7 @@ def decided(adapter: Adapter | None, *workers: Candidate) -> tuple[str, set[tupl
 
 async def test_a_request_goes_only_where_this_version_of_its_adapter_is() -> None:
     """Load doesn't matter: other workers would answer as the model does, or with old weights."""
-    busy = replace(worker("has", "sql@2"), requests=3)
+    busy = worker("has", "sql@2", requests=3)
     for _ in range(10):
         assert decided(SQL, worker("old", "sql@1"), busy, worker("none")) == ("has", set())
     assert decided(None, worker("old"))[0] == "old"
@@ -72,26 +64,18 @@ async def test_a_request_goes_only_where_this_version_of_its_adapter_is() -> Non
 
 async def test_where_nobody_has_it_the_worker_that_has_it_soonest_is_asked() -> None:
     """The choice follows the workers' load and the time that loading takes; the request waits."""
-    message, load_requests = decided(
-        SQL, worker("slow", load_s=3.0), worker("fast", load_s=0.1), worker("none", slots=0)
-    )
+    slow = worker("slow", load_s=3.0)
+    message, load_requests = decided(SQL, slow, worker("fast", load_s=0.1), worker("none", slots=0))
     assert message.startswith("adapter_loading: The adapter 'sql' is being loaded")
     assert load_requests == {("fast", "sql@2")}
-    busy = replace(worker("fast", load_s=0.1), tokens=90_000)
-    assert decided(SQL, worker("slow", load_s=3.0), busy)[1] == {("slow", "sql@2")}
-    failed_worker = worker("fast", load_s=0.1, failed={"sql@2": "why"})
-    assert decided(SQL, worker("slow", load_s=3.0), failed_worker)[1] == {("slow", "sql@2")}
+    for fields in ({"tokens": 90_000}, {"failed": {"sql@2": "why"}}):
+        assert decided(SQL, slow, worker("fast", load_s=0.1, **fields))[1] == {("slow", "sql@2")}
 
 
 async def test_of_those_that_are_asked_each_can_do_the_rest_of_what_it_wants() -> None:
     """A worker that has the adapter, but samples differently each time, doesn't keep another from loading it."""
-    has = worker("has", "sql@2")
-    random = replace(has, lease=replace(has.lease, worker=replace(has.lease.worker, seeds=False)))
-    seeded_request = request(SQL)
-    job = replace(seeded_request.job, sampling=Sampling(max_tokens=8, seed=1, temperature=1.0))
-    seeded_request.attempt = replace(seeded_request.attempt, job=job)
-    round_ = PlacementRound([seeded_request], POOLS, grids_of(POOLS))
-    round_.views = {POOL: pool_view([random, worker("other")])}
+    seeded_request = request(SQL, sampling=Sampling(max_tokens=8, seed=1, temperature=1.0))
+    round_ = placing([seeded_request], POOLS, {POOL: [worker("has", "sql@2", seeds=False), worker("other")]})
     with pytest.raises(AdapterLoading, match="is being loaded"):
         round_.decide(seeded_request, Random(1), 0)
     assert round_.asks == {("other", "sql@2")}
@@ -105,21 +89,10 @@ async def test_where_decode_workers_compute_no_prompts_a_prefill_worker_has_it_t
     decoding: tuple[str, ...], computing: tuple[str, ...], asked: set[str]
 ) -> None:
     """A prefill worker must have it, or the prompt would never be computed."""
-    pair = []
-    for name, role, adapters in (("d", "decode", decoding), ("p", "prefill", computing)):
-        candidate = worker(name, *adapters, pool=POOL if name == "d" else OTHER)
-        changed_worker = replace(
-            candidate.lease.worker,
-            role=role,
-            computes=name == "p",
-            block_bytes=64,
-            meets_at="host:1" if name == "p" else "",
-        )
-        pair.append(replace(candidate, lease=replace(candidate.lease, worker=changed_worker)))
-    inflight = request(SQL)
-    inflight.prefill_groups = ((OTHER,),)
-    round_ = PlacementRound([inflight], POOLS, grids_of(POOLS))
-    round_.views = {pool: pool_view([one]) for pool, one in zip((POOL, OTHER), pair, strict=True)}
+    decodes = worker("d", *decoding, role="decode", computes=False, block_bytes=64)
+    prefills = worker("p", *computing, pool=OTHER, role="prefill", block_bytes=64, meets_at="host:1")
+    inflight = request(SQL, OTHER)
+    round_ = placing([inflight], POOLS, {POOL: [decodes], OTHER: [prefills]})
     if asked:
         with pytest.raises(AdapterLoading, match="is being loaded"):
             round_.decide(inflight, Random(1), 0)
@@ -140,8 +113,7 @@ async def test_it_is_told_at_once_if_nobody_can_load_it() -> None:
 
 
 async def test_a_full_worker_is_waited_for_and_nobody_else_is_asked() -> None:
-    full = replace(worker("has", "sql@2"), requests=100)
-    assert decided(SQL, full, worker("none"))[0].startswith("saturated")
+    assert decided(SQL, worker("has", "sql@2", requests=100), worker("none"))[0].startswith("saturated")
 
 
 async def test_another_version_shares_no_kv_and_its_lines_are_apart() -> None:
@@ -174,7 +146,7 @@ class _Store:
 
 async def test_adapters_are_models_while_they_are_wanted() -> None:
     """Redis is read whole only when something has changed."""
-    models = load_models(PoolsFile.model_validate({"pools": {str(k): v.model_dump() for k, v in POOLS.items()}}))
+    models = models_of(**POOLS)
     store = _Store()
     table = AdapterTable(cast(Wire, store), Keys("x"), models)
     only = replace(SQL, name="only", pools=[OTHER])
@@ -199,14 +171,14 @@ def test_a_worker_refuses_a_version_that_it_does_not_have_any_more() -> None:
     """The sender could not know: the request goes back, and running requests go on."""
     in_use, idle = AdaptersInUse(), []
     in_use.on_idle = lambda: idle.append(1)
-    job = request(SQL).job
-    assert not in_use.has(job)
+    of_sql = request(SQL).job
+    assert not in_use.has(of_sql)
     in_use.admit("sql@2")
-    assert in_use.has(job)
-    with in_use.of(job), in_use.of(job):
+    assert in_use.has(of_sql)
+    with in_use.of(of_sql), in_use.of(of_sql):
         assert in_use.report().requests == {"sql@2": 2}
         in_use.refuse("sql@2")
-        assert not in_use.has(job)
+        assert not in_use.has(of_sql)
         assert in_use.use("sql@2").requests == 2
     assert idle == [1]
     assert in_use.report().requests == {}
@@ -218,7 +190,6 @@ def test_a_worker_refuses_a_version_that_it_does_not_have_any_more() -> None:
 def test_a_lease_of_a_version_before_names_no_adapters() -> None:
     worker_, *others = msgspec.msgpack.decode(encode(worker("w", "a@1").lease))
     before = worker_.index("w") + Worker.__struct_fields__.index("max_adapters")
-    older = decode_lease(
-        msgspec.msgpack.encode([worker_[:before], *others[: Lease.__struct_fields__.index("adapters") - 1]])
-    )
+    others = others[: Lease.__struct_fields__.index("adapters") - 1]
+    older = decode_lease(msgspec.msgpack.encode([worker_[:before], *others]))
     assert (older.worker.adapters, older.worker.max_adapters, older.adapters) == ([], 0, AdapterReport())

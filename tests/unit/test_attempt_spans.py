@@ -5,18 +5,17 @@ from typing import Any
 import pytest
 
 from app.dispatch.attempt_log import AttemptLog, LoggedAttempt
-from app.dispatch.event_queue import EventQueue
-from app.dispatch.inflight import InFlight, RoutingHints
 from app.dispatch.observing.attempt_spans import attempt_spans
-from app.ids import ApiId, PoolId, RequestId, WorkerId
+from app.ids import PoolId, WorkerId
 from app.messages.handoff import KvHandle
-from app.messages.job import Inputs, Job, KvTransfer, Painting, Sampling, Stage, Timing
+from app.messages.job import Inputs, Job, KvTransfer, Painting, Stage, Timing
 from app.messages.kinds import StageKind
-from app.messages.lease import Lease, Worker
 from app.messages.trace import TracePlace
-from app.routing.candidates import Candidate, Decision, Option, PlaceLimits, Placement, PlacementCost
+from app.routing.candidates import Decision, Option, Placement, PlacementCost
 from app.tracing.span import Span
 from app.tracing.traceparent import read
+from tests import jobs
+from tests.leases import candidate
 
 P, D = WorkerId("p"), WorkerId("d")
 ROOT, OWN = "0" * 15 + "1", "0" * 15 + "2"
@@ -25,8 +24,7 @@ HERE = Timing(D, 12.0, 13.0, 20.0)
 
 
 def job(*stages: Stage, **more: Any) -> Job:
-    of = list(stages) or [stage("decode", D)]
-    return Job(RequestId("r"), 0, ApiId("a"), [1, 2], Sampling(max_tokens=8), 2e9, stages=of, **more)
+    return jobs.job(stages=list(stages) or [stage("decode", D)], **more)
 
 
 def stage(kind: StageKind, worker: WorkerId, rank: int = 0) -> Stage:
@@ -122,8 +120,7 @@ def test_a_stage_is_within_its_attempt() -> None:
 
 def test_the_place_has_the_candidates_with_their_costs() -> None:
     """The costs are one text, because each attribute costs as much as a span."""
-    worker = Worker(D, PoolId("pool-d"), "both", "host", 1, 16, 1000, 8, 4096)
-    option = Option(Candidate(Lease(worker), PlaceLimits(max_queued=4)), cached=3)
+    option = Option(candidate(D, pool="pool-d"), cached=3)
     decision = Decision(Placement(PoolId("pool-d"), D, 0, 5, 20, 3), [(option, PlacementCost(0.5, 0.25))])
     spans = attempt_spans(attempt(None, HERE, decisions={"decode": decision}), ROOT)
     (place,) = [span for span in spans if span.name == "place"]
@@ -135,7 +132,7 @@ def test_the_place_has_the_candidates_with_their_costs() -> None:
 async def test_each_attempt_has_a_span_of_its_own_that_its_workers_know() -> None:
     """The record's header names it, before the attempt has an end."""
     log = AttemptLog(PLACE)
-    inflight = InFlight(job(traceparent=log.traceparent), (), EventQueue(), RoutingHints(), log=log)
+    inflight = jobs.in_flight(job(traceparent=log.traceparent), log=log)
     first = inflight.job.traceparent
     inflight.again(None, "worker_lost")
     second = inflight.job.traceparent
@@ -148,7 +145,7 @@ async def test_each_attempt_has_a_span_of_its_own_that_its_workers_know() -> Non
 
 
 async def test_a_request_that_gives_way_all_day_keeps_its_last_attempts_only() -> None:
-    inflight = InFlight(job(), (), EventQueue(), RoutingHints(), log=AttemptLog(PLACE))
+    inflight = jobs.in_flight(job(), log=AttemptLog(PLACE))
     for _ in range(100):
         inflight.again(None, "returned")
     inflight.log_attempt("")
@@ -158,6 +155,6 @@ async def test_a_request_that_gives_way_all_day_keeps_its_last_attempts_only() -
 
 async def test_an_attempt_of_a_request_that_is_not_sampled_keeps_its_header() -> None:
     header = TracePlace(PLACE.trace, ROOT).traceparent
-    inflight = InFlight(job(traceparent=header), (), EventQueue(), RoutingHints())
+    inflight = jobs.in_flight(job(traceparent=header))
     inflight.again(KvHandle("an engine", 2e9, 2, {}), "returned")
     assert inflight.job.traceparent == header

@@ -2,7 +2,6 @@
 
 import io
 from collections.abc import Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,14 @@ from app.api.console.fleet_view import fleet_view
 from app.api.console.prefix_view import Node, tree
 from app.cli.top import shown
 from app.dispatch.fleet.loads import ENTRY
-from app.ids import PoolId, WorkerId
+from app.ids import PoolId
 from app.kv.blocks import HASH_BYTES
 from app.kv.groups import grids_of
-from app.messages.lease import EngineState, Grid, Lease, Load, Worker
-from app.pools.schema import Pool
+from app.messages.lease import EngineState, Grid, Lease, Load
+from tests.jobs import POOL
+from tests.leases import changed, worker
+from tests.models import mock
 
-POOL = PoolId("pool")
 GRIDS = {POOL: Grid(16, 16)}
 STATIC = Path(__file__).parents[2] / "app/api/console/static"
 
@@ -52,19 +52,17 @@ def test_each_node_of_a_tree_counts_the_prompts_that_begin_so(texts: list[str]) 
         )
         assert node.prompts > 1
         assert all(longer.blocks > node.blocks for longer in node.longer)
-        assert [len([*same]) for _, same in groupby(sorted(longer.last for longer in node.longer))] == [1] * len(
-            node.longer
-        )
+        assert len({longer.last for longer in node.longer}) == len(node.longer)
 
 
-def lease(worker: str, **more: Any) -> Lease:
-    about = Worker(WorkerId(worker), POOL, "both", "host", 1, 16, 100, 4, 1000, ranks=2, kv_events=True)
+def lease(name: str, **more: Any) -> Lease:
+    about = worker(name, total_blocks=100, max_running=4, ranks=2, kv_events=True)
     return Lease(about, Load(3, 1, 50, 10), caches=[7, 8], **more)
 
 
 def test_a_worker_is_shown_with_all_its_ranks_together() -> None:
     entry = ENTRY.pack(2, 20, 300, 1, 4, 1, 5, 0.0)
-    pools = {POOL: Pool(model="m", engine="mock")}
+    pools = {POOL: mock()}
     loads = {b"one": entry, b"one.1": entry, b"two": entry}
     leases = [lease("one"), lease("two", state=EngineState(asleep=1))]
     (pool,) = fleet_view(pools, GRIDS, leases, loads, {7: 11, 8: 22})
@@ -80,13 +78,11 @@ def test_a_worker_is_shown_with_all_its_ranks_together() -> None:
 
 def test_a_worker_of_which_nobody_knows_what_its_caches_hold_is_shown_so() -> None:
     """Its engine tells what can't be placed, or its blocks are not those that prompts are hashed by."""
-    pools, hybrid = {POOL: Pool(model="m", engine="mock")}, Grid(16, 16, everywhere=False)
+    pools, hybrid = {POOL: mock()}, Grid(16, 16, everywhere=False)
     base_lease = lease("one")
     others = [
         replace(base_lease, left_out=True),
-        replace(base_lease, worker=replace(base_lease.worker, unindexed="so it is")),
-        replace(base_lease, worker=replace(base_lease.worker, grid=Grid(32, 32))),
-        replace(base_lease, worker=replace(base_lease.worker, grid=hybrid)),
+        *(changed(base_lease, **one) for one in ({"unindexed": "so it is"}, {"grid": Grid(32, 32)}, {"grid": hybrid})),
     ]
     (pool,) = fleet_view(pools, GRIDS, [base_lease, *others], {}, {7: 11})
     assert [worker["by_load"].partition(":")[0] for worker in pool["workers"]] == [
@@ -102,7 +98,7 @@ def test_a_worker_of_which_nobody_knows_what_its_caches_hold_is_shown_so() -> No
 
 @pytest.mark.parametrize("width", [80, 160])
 def test_top_shows_each_worker_in_a_line(width: int) -> None:
-    pools = {POOL: Pool(model="m", engine="mock"), PoolId("empty"): Pool(model="other", engine="mock")}
+    pools = {POOL: mock(), PoolId("empty"): mock(model="other")}
     requests = [
         {"id": "a", "outcome": "ok", "prompt_tokens": 5, "first_token_s": 0.25, "ended_s": 1.5},
         {"id": "b", "state": "answering", "workers": ["one"], "prompt_tokens": 6},

@@ -14,11 +14,11 @@ from app.dialects.families import DIALECTS
 from app.dialects.output_parser import OutputParser
 from app.dialects.parts import Arguments, Content, Reasoning
 from app.engines.base import StepOutput
-from app.ids import ApiId, RequestId
-from app.messages.job import ContentRules, Job, PartialOutput, Sampling
+from app.messages.job import ContentRules, PartialOutput, Sampling
 from app.pools.schema import Pool
 from app.runner.content_stops import ContentStops, StopFinder
 from app.tokenizing.tokenizer import load_tokenizer
+from tests.jobs import job
 from tests.present import present
 from tests.unit import test_dialect_texts, test_output_parser
 from tests.unit.test_dialect_texts import TEXTS
@@ -194,13 +194,12 @@ async def _steps(outputs: Sequence[StepOutput], closed: list[bool]) -> AsyncGene
 async def test_a_request_ends_when_all_its_choices_have() -> None:
     """Text that an engine makes of a choice after its stop string, for the sake of the others, is dropped."""
     sampling = Sampling(100, stop=(STOP,), n=2, content=ContentRules("qwen3"))
-    job = Job(RequestId("r"), 0, ApiId("a"), [1], sampling, 0.0)
     engine_outputs = [
         StepOutput("a Question: ", [1], 0), StepOutput("b", [1], 1), StepOutput("more", [1], 0),
         StepOutput("c", [1], 1, "length"), StepOutput("and more", [1], 0),
     ]  # fmt: skip
     closings: list[bool] = []
-    steps = StopFinder(lambda: TOKENIZER).steps(job, _steps(engine_outputs, closings))
+    steps = StopFinder(lambda: TOKENIZER).steps(job(sampling=sampling), _steps(engine_outputs, closings))
     outputs = [(o.index, o.text, o.finish, o.stop) async for o in steps]
     assert outputs == [(0, "a ", "stop", STOP), (1, "", None, None), (1, "bc", "length", None)]
     assert closings == [True]
@@ -211,12 +210,11 @@ async def test_an_answer_that_has_a_beginning_goes_on_behind_it() -> None:
     text = "<think>Question:</think> One Quest"
     tokens = TOKENIZER.encode(text, add_special_tokens=False)
     sampling = Sampling(100, stop=(STOP,), special_tokens=True, content=ContentRules("qwen3", begun=False))
-    job = Job(RequestId("r"), 0, ApiId("a"), [1], sampling, 0.0)
-    out = present(StopFinder(lambda: TOKENIZER).first(job, StepOutput(text, tokens)))
+    out = present(StopFinder(lambda: TOKENIZER).first(job(sampling=sampling), StepOutput(text, tokens)))
     assert text.startswith(out.text)
     assert len(out.text) < len(text)
-    job = Job(RequestId("r"), 0, ApiId("a"), [1], sampling, 0.0, begun=[PartialOutput(tokens, len(out.text))])
+    later = job(sampling=sampling, begun=[PartialOutput(tokens, len(out.text))])
     rest = StepOutput(text[len(out.text) :] + "ion: 7", [1])
-    outputs = [o async for o in StopFinder(lambda: TOKENIZER).steps(job, _steps([rest], []))]
+    outputs = [o async for o in StopFinder(lambda: TOKENIZER).steps(later, _steps([rest], []))]
     assert out.text + outputs[0].text == "<think>Question:</think> One "
     assert (outputs[0].finish, outputs[0].stop) == ("stop", STOP)

@@ -3,13 +3,11 @@
 from prometheus_client.metrics_core import Metric
 
 from app.api.operations.deployment_metrics import worker_metrics
-from app.ids import PoolId, WorkerId
-from app.messages.lease import Lease, Worker, WorkerMetric
+from app.messages.lease import WorkerMetric
 from app.messages.wire import encode
+from tests.leases import lease
 
-LEASES = [
-    Lease(Worker(WorkerId(name), PoolId("pool"), "both", "here", 1, 16, 1000, 8, 4096)) for name in ("w1", "w2", "w3")
-]
+LEASES = [lease(name) for name in ("w1", "w2", "w3")]
 
 
 def shown(*told: bytes | None) -> dict[str, Metric]:

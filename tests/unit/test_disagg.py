@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import NoWorker
-from app.ids import PoolId, WorkerId
-from app.messages.lease import Lease, Speeds, Worker
+from app.ids import WorkerId
+from app.messages.lease import Speeds
 from app.pools.schema import Routing
-from app.routing.candidates import Ask, Candidate, Option, PlaceLimits
+from app.routing.candidates import Ask, Option, PlaceLimits
 from app.routing.disagg import SplitPlacement, place_split, still_fits
 from app.routing.policy import loaded, place
-from tests.leases import changed
+from tests.leases import candidate
 from tests.present import present
 
 ASK = Ask(prompt_tokens=4000, max_tokens=100)
@@ -22,15 +22,9 @@ RULES = (Routing(), Routing())
 THRESHOLDS = PlaceLimits(8, remote_tokens=256, remote_wait_s=0.5)
 
 
-def lease(name: str, role: str, **changes: Any) -> Lease:
-    worker = Worker(WorkerId(name), PoolId(role), role, "host", 1, 16, 4000, 8, 8192, block_bytes=2_000_000)  # type: ignore[arg-type]
-    return changed(Lease(worker, speeds=Speeds(10_000.0)), **changes)
-
-
 def option(role: str, *, cached: int = 0, limits: PlaceLimits = THRESHOLDS, name: str = "", **changes: Any) -> Option:
-    on_candidate = {k: v for k, v in changes.items() if k in Candidate.__struct_fields__}
-    on_lease = {k: v for k, v in changes.items() if k not in on_candidate}
-    return Option(Candidate(lease(name or role[0], role, **on_lease), limits, **on_candidate), cached, cached)
+    usual = {"pool": role, "role": role, "total_blocks": 4000, "block_bytes": 2_000_000, "speeds": Speeds(10_000.0)}
+    return Option(candidate(name or role[0], limits, **usual | changes), cached, cached)
 
 
 def decide(prefills: list[Option], decodes: list[Option], ask: Ask = ASK) -> SplitPlacement | None:
@@ -123,10 +117,7 @@ def test_a_pool_that_has_computed_nothing_is_as_fast_as_the_others() -> None:
     fast, unknown = Speeds(40_000.0), Speeds(0.0)
     prefill = option("prefill", limits=free, tokens=10_000, speeds=fast)
     assert decide([prefill], [option("decode", limits=free, speeds=unknown)]) is None
-    assert (
-        decide([option("prefill", limits=free, speeds=unknown)], [option("decode", limits=free, requests=1)])
-        is not None
-    )
+    assert decide([option("prefill", limits=free, speeds=unknown)], [option("decode", limits=free, requests=1)])
 
 
 def test_a_placement_apart_is_counted_before_the_next() -> None:
@@ -142,7 +133,7 @@ def test_a_placement_apart_is_counted_before_the_next() -> None:
     [({}, True), ({"draining": True}, False), ({"used_blocks": 3800}, False), ({"used_blocks": 3750}, True)],
 )
 def test_a_decode_worker_is_kept_while_it_has_room(changes: dict[str, Any], fits: bool) -> None:
-    assert still_fits(lease("d", "decode", **changes), 250) is fits
+    assert still_fits(option("decode", **changes).candidate.lease, 250) is fits
 
 
 def test_a_decode_worker_that_is_gone_is_not_kept() -> None:

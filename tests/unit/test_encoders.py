@@ -2,23 +2,19 @@
 
 from typing import Any
 
-from app.ids import PoolId, WorkerId
+from app.ids import WorkerId
 from app.kv.pages import Pages
 from app.messages.handoff import EmbeddingHandle
-from app.messages.lease import EngineState, Lease, Load, Speeds, Worker
+from app.messages.lease import EngineState, Speeds
 from app.messages.media import Media
-from app.routing.candidates import Candidate, PlaceLimits
+from app.routing.candidates import Candidate
 from app.routing.encoders import Encoded, choose_encoders
+from tests.leases import candidate
 
-POOL = PoolId("eyes")
 
-
-def place(name: str, *, tokens: int = 0, draining: bool = False, requests: int = 0, weights: str = "") -> Candidate:
-    common_fields: dict[str, Any] = {"block_size": 16, "total_blocks": 0, "max_running": 4, "max_model_len": 2048}
-    worker = Worker(WorkerId(name), POOL, "encode", "host", 1, **common_fields, media=["image"])
-    speeds = Speeds(prefill_tokens_per_s=100.0)
-    lease = Lease(worker, Load(), speeds, draining, state=EngineState(weights=weights))
-    return Candidate(lease, PlaceLimits(max_queued=4), tokens=tokens, requests=requests)
+def place(name: str, weights: str = "", **fields: Any) -> Candidate:
+    usual = {"role": "encode", "total_blocks": 0, "max_running": 4, "media": ["image"], "speeds": Speeds(100.0)}
+    return candidate(name, state=EngineState(weights=weights), **usual, **fields)
 
 
 def pictures(*lengths: int) -> list[Media]:

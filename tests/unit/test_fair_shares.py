@@ -10,13 +10,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from app.ids import PoolId, TenantId, WorkerId
-from app.messages.lease import Lease, Speeds, Worker
+from app.ids import TenantId
+from app.messages.lease import Speeds
 from app.routing.candidates import ALL, Candidate, PlaceLimits, Room
 from app.routing.fair_line import FairLine
 from app.routing.fair_order import LEAST, Flow, next_flow, turns
 from app.routing.policy import is_full
 from app.routing.tenant_service import Change, Presence, SeatCost, TenantService
+from tests.leases import candidate
 
 
 class Asked(Struct, frozen=True):
@@ -380,8 +381,8 @@ def test_turns_of_one_class_are_those_that_the_rule_of_all_gives(counts: list[in
 
 
 def place(seats: int, requests: int, request_s: float) -> Candidate:
-    instance = Worker(WorkerId("w"), PoolId("p"), "both", "host", 1, 16, 1000, seats, 4096)
-    return Candidate(Lease(instance, speeds=Speeds(request_s=request_s)), PlaceLimits(max_queued=16), requests=requests)
+    speeds = Speeds(request_s=request_s)
+    return candidate(limits=PlaceLimits(max_queued=16), max_running=seats, speeds=speeds, requests=requests)
 
 
 def test_some_seats_are_kept_and_nothing_queues_where_tenants_share_a_place() -> None:

@@ -14,28 +14,22 @@ from app.api.http.disconnect import until_client_left
 from app.api.openai.sse_response import EventStream
 from app.dispatch.answering.dispatcher import Dispatcher
 from app.dispatch.answering.generation import Generation
-from app.dispatch.event_queue import EventQueue
 from app.dispatch.generation_plan import GenerationPlan
-from app.dispatch.inflight import InFlight, RoutingHints
-from app.dispatch.models.models import Model
+from app.dispatch.inflight import InFlight
 from app.dispatch.observing.timeline import Timelines
 from app.dispatch.placing.placement_round import PlacementRound
 from app.engines.base import GenerateRequest
 from app.engines.mock.choice import MockChoice
 from app.engines.mock.engine import MockEngine
 from app.errors import NoWorker, XylemError
-from app.ids import ApiId, PoolId, RequestId, RunId, WorkerId
-from app.kv.groups import grids_of
+from app.ids import ApiId, PoolId, RequestId, RunId
 from app.messages.events import Delta, Done
-from app.messages.job import Job, Sampling
-from app.messages.lease import Lease, Worker
+from app.messages.job import Sampling
 from app.openai.chat_writer import ChatWriter
 from app.openai.schemas import ChatRequest
-from app.pools.schema import Pool
-from app.routing.candidates import Candidate, PlaceLimits
-from app.telemetry import Meters
-from app.tokenizing.tokenizer import load_tokenizer
-from tests.leases import pool_view
+from tests.jobs import POOL, in_flight, job, placing
+from tests.leases import candidate
+from tests.models import mock, model
 from tests.present import present
 from tests.unit.test_whole_responses import Connection, post
 
@@ -87,9 +81,7 @@ class Sends:
 
 
 def plan() -> GenerationPlan:
-    pool = Pool(model="mock", engine="mock")
-    model = Model("m", (PoolId("p"),), (), None, load_tokenizer(pool.model_dir), 100, Meters("m"))
-    return GenerationPlan("chatcmpl-", model, [[1, 2, 3]], [Sampling(9)], timeout_s=9)
+    return GenerationPlan("chatcmpl-", model(), [[1, 2, 3]], [Sampling(9)], timeout_s=9)
 
 
 class Streams(Connection):
@@ -186,20 +178,15 @@ async def test_an_error_is_freed_with_what_it_refers_to() -> None:
     assert reference() is None
 
 
-@pytest.mark.parametrize("prefill_groups", [(), ((PoolId("p"),),)])
-async def test_a_round_is_freed_though_it_refused(prefill_groups: tuple[tuple[PoolId, ...], ...]) -> None:
+@pytest.mark.parametrize("prefill", [None, POOL])
+async def test_a_round_is_freed_though_it_refused(prefill: PoolId | None) -> None:
     """A full fleet refuses in each round, of which each has read what all workers told."""
-    pool = PoolId("p")
-    job = Job(RequestId("r"), 0, ApiId("a"), [1, 2], Sampling(max_tokens=8), 2e9)
-    inflight = InFlight(job, ((pool,),), EventQueue(), RoutingHints(), prefill_groups)
+    request = in_flight(job(), prefill=prefill)
 
     def refused() -> "weakref.ref[PlacementRound]":
-        pools = {pool: Pool(model="m", engine="mock")}
-        round_ = PlacementRound([inflight], pools, grids_of(pools))
-        worker = Worker(WorkerId("w"), pool, "both", "host", 1, 16, 1000, 8, 4096, computes=not prefill_groups)
-        round_.views = {pool: pool_view([Candidate(Lease(worker, draining=True), PlaceLimits(max_queued=4))])}
+        round_ = placing([request], {POOL: mock()}, {POOL: [candidate(computes=not prefill, draining=True)]})
         with pytest.raises(NoWorker):
-            round_.decide(inflight, Random(1), 0)
+            round_.decide(request, Random(1), 0)
         return weakref.ref(round_)
 
     assert refused()() is None
@@ -212,7 +199,7 @@ def choices() -> int:
 async def test_what_a_mock_engine_computed_is_freed_when_its_client_leaves() -> None:
     gc.collect()
     before, sampling = choices(), Sampling(max_tokens=50, n=3, ignore_eos=True)
-    engine = MockEngine(Pool(model="m", engine="mock", args={"kv_events": None}))
+    engine = MockEngine(mock(args={"kv_events": None}))
     await engine.start()
     answer = engine.generate(GenerateRequest(RunId("a"), [300] * 20, sampling))
     await anext(answer)

@@ -4,24 +4,21 @@ import time
 from collections import Counter
 from typing import Any
 
-from app.dispatch.event_queue import EventQueue
-from app.dispatch.inflight import InFlight, RoutingHints
+from app.dispatch.inflight import InFlight
 from app.dispatch.placing.held_requests import HeldRequests
 from app.dispatch.placing.tenant_shares import TenantShares
 from app.errors import NoWorker
 from app.ids import HOME, ApiId, PoolId, RequestId
 from app.keys import Keys
-from app.messages.job import Job, Sampling
-from app.pools.schema import Pool
+from tests.jobs import in_flight, job
+from tests.models import mock
 
 POOL, OTHER = PoolId("decode-pool-a"), PoolId("decode-pool-b")
 
 
 def push(held: HeldRequests, request: str, adapter: str | None = None, pool: PoolId = POOL) -> None:
     """Holds a request for lack of room, or, if it is for an adapter, because no worker has it."""
-    sampling = Sampling(max_tokens=5)
-    job = Job(RequestId(request), 0, ApiId("a"), [1], sampling, time.time() + 60, adapter=adapter)
-    again(held, InFlight(job, ((pool,),), EventQueue(), RoutingHints()))
+    again(held, in_flight(job(name=request, deadline=time.time() + 60, adapter=adapter), pool))
 
 
 def again(held: HeldRequests, inflight: InFlight) -> None:
@@ -33,7 +30,7 @@ def test_of_very_many_lines_a_round_tries_some_and_each_has_its_turn() -> None:
 
     Lines that find no worker leave others their places, and another model's line is tried in each round.
     """
-    pools = {POOL: Pool(model="m", engine="mock"), OTHER: Pool(model="n", engine="mock")}
+    pools = {POOL: mock(), OTHER: mock(model="n")}
     no_redis: Any = None
     held_requests = HeldRequests(pools, 60.0, TenantShares(no_redis, Keys("x"), pools, {}, HOME, ApiId("a")))
     for adapter in range(250):

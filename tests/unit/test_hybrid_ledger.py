@@ -10,7 +10,8 @@ from app.kv.blocks import point_hashes
 from app.kv.events import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent
 from app.kv.groups import blocks_of_step, grid, leaves, names_all
 from app.kv.hybrid_ledger import HybridLedger
-from app.messages.lease import CacheGroup, Grid, Worker
+from app.messages.lease import CacheGroup, Grid
+from tests.leases import worker
 from tests.present import present
 
 A = 2  # tokens in a block of the group that sees everything
@@ -208,19 +209,8 @@ def test_events_name_all_blocks_where_a_layer_sees_all_tokens_or_windows_are_kep
 
 
 def test_points_are_counted_in_blocks_of_the_engine() -> None:
-    def worker(**fields: object) -> Worker:
-        common_fields = {
-            "id": "w",
-            "pool": "p",
-            "role": "both",
-            "host": "h",
-            "pid": 1,
-            "block_size": 32,
-            "total_blocks": 1,
-        }
-        return Worker(**common_fields, max_running=1, max_model_len=1, **fields)  # type: ignore[arg-type]
-
-    assert [blocks_of_step(worker(grid=one)) for one in (None, Grid(32, 32), Grid(32, 512, False))] == [1, 1, 16]
+    grids = (None, Grid(32, 32), Grid(32, 512, False))
+    assert [blocks_of_step(worker(block_size=32, grid=one)) for one in grids] == [1, 1, 16]
 
 
 def test_nothing_is_kept_of_blocks_that_have_left() -> None:

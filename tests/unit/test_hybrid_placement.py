@@ -8,47 +8,43 @@ from typing import Any
 import structlog
 from msgspec.structs import replace
 
-from app.dispatch.event_queue import EventQueue
-from app.dispatch.inflight import InFlight, RoutingHints
+from app.dispatch.inflight import InFlight
 from app.dispatch.placing.placement_commands import expected_tokens, prediction
 from app.dispatch.placing.placement_round import PlacementRound
 from app.engines.base import EngineInfo
-from app.ids import ApiId, PoolId, RequestId, WorkerId
+from app.ids import WorkerId
 from app.keys import Keys
 from app.kv.blocks import point_hashes
 from app.kv.groups import why_by_load
 from app.messages.handoff import KvHandle
-from app.messages.job import Job, PartialOutput, Sampling
-from app.messages.lease import CacheGroup, Grid, Lease, Worker
-from app.pools.schema import Pool
+from app.messages.job import PartialOutput, Sampling
+from app.messages.lease import CacheGroup, Grid, Lease
 from app.routing.candidates import Candidate, PlaceLimits, Placement
-from tests.leases import pool_view
+from tests import leases
+from tests.jobs import POOL, in_flight, job
+from tests.models import mock
 from workers.engine.kv_indices import kv_indices, why_unindexed
 
-POOL = PoolId("pool")
-POOLS = {POOL: Pool(model="m", engine="mock")}
+POOLS = {POOL: mock()}
 LINES = Grid(16, 32, everywhere=False)  # a step has two blocks
 PLACE = Placement(POOL, WorkerId("w"), 0, 4, 36, 4)
 
 
 def lease(grid: Grid | None = LINES, **worker: Any) -> Lease:
-    instance = Worker(WorkerId("w"), POOL, "both", "host", 1, 16, 1000, 8, 4096, kv_events=True, grid=grid)
-    return Lease(replace(instance, **worker), caches=[7])
+    return leases.lease(caches=[7], **{"kv_events": True, "grid": grid} | worker)
 
 
-def asked(prompt: list[int], **job: Any) -> InFlight:
-    sampling = job.pop("sampling", Sampling(max_tokens=8))
-    new_job = Job(RequestId(f"r{len(prompt)}"), 0, ApiId("a"), prompt, sampling, time.time() + 60, **job)
-    return InFlight(new_job, ((POOL,),), EventQueue(), RoutingHints())
+def asked(prompt: list[int], **fields: Any) -> InFlight:
+    return in_flight(job(prompt, f"r{len(prompt)}", deadline=time.time() + 60, **fields))
 
 
 def coming(first: list[int], second: list[int], grid: Grid | None = LINES, leaves: int = 0) -> dict[int, int]:
     """Blocks that the first prompt, placed just before, will leave for the second."""
-    in_flight = [asked(first), asked(second)]
-    round_ = PlacementRound(in_flight, POOLS, {POOL: LINES})
-    round_.views = {POOL: pool_view([Candidate(lease(grid, leaves=leaves), PlaceLimits(4))])}
-    round_.decide(in_flight[0], Random(0), 0)
-    return dict(round_._matches(in_flight[1], POOL).coming)
+    requests = [asked(first), asked(second)]
+    round_ = PlacementRound(requests, POOLS, {POOL: LINES})
+    round_.views = {POOL: leases.pool_view([Candidate(lease(grid, leaves=leaves), PlaceLimits(4))])}
+    round_.decide(requests[0], Random(0), 0)
+    return dict(round_._matches(requests[1], POOL).coming)
 
 
 def test_a_prompt_of_the_same_round_leaves_its_end_and_no_point_before_it() -> None:
@@ -74,11 +70,9 @@ def test_an_engine_with_windows_alone_is_placed_by_load_unless_it_keeps_them_who
         every: why_unindexed(EngineInfo(32, 100, 4, 4096, groups=(CacheGroup(0, "window", 32, 128, every),)))
         for every in (0, 256, 32)
     }
-    assert why[0] == why[256]
+    assert (why[256], why[32]) == (why[0], "")
     assert "none of its layers sees all tokens" in why[0]
-    assert why[32] == ""
-    unindexed_lease = lease(unindexed=why[0])
-    assert "routing by load only" in why_by_load(unindexed_lease, LINES)
+    assert "routing by load only" in why_by_load(lease(unindexed=why[0]), LINES)
 
 
 def test_an_engine_whose_events_cannot_be_placed_is_named_in_the_log() -> None:
@@ -95,18 +89,18 @@ async def _never() -> None:
 
 
 def test_of_an_engine_that_tells_nothing_the_last_point_is_foretold() -> None:
-    inflight, keys = asked(list(range(100))), Keys("test")
-    silent = lease(kv_events=False)
-    add, *_ = prediction(keys, POOLS[POOL], LINES, inflight, PLACE, silent)
-    assert add[0] == "ZADD"
-    assert add[3::2] == (point_hashes(list(range(100)), LINES)[-8:],)
-    fine = Grid(16, 16)
-    every, *_ = prediction(keys, POOLS[POOL], fine, inflight, PLACE, lease(fine, kv_events=False))
-    assert len(every[3::2]) == 6
-    some, *_ = prediction(keys, POOLS[POOL], LINES, inflight, PLACE, lease(kv_events=False, leaves=64))
-    points = point_hashes(list(range(100)), LINES)
-    assert some[3::2] == (points[8:16], points[16:])
-    assert prediction(keys, POOLS[POOL], LINES, asked([1, 2]), PLACE, silent) == []
+    prompt, fine = list(range(100)), Grid(16, 16)
+
+    def foretold(asked_prompt: list[int], grid: Grid = LINES, **worker: Any) -> Any:
+        of = lease(grid, kv_events=False, **worker)
+        return prediction(Keys("test"), POOLS[POOL], grid, asked(asked_prompt), PLACE, of)
+
+    points = point_hashes(prompt, LINES)
+    add, *_ = foretold(prompt)
+    assert (add[0], add[3::2]) == ("ZADD", (points[-8:],))
+    assert len(foretold(prompt, fine)[0][3::2]) == 6
+    assert foretold(prompt, leaves=64)[0][3::2] == (points[8:16], points[16:])
+    assert foretold([1, 2]) == []
 
 
 def test_cached_tokens_are_foretold_where_one_worker_whose_caches_are_known_does_it_all() -> None:

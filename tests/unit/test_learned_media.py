@@ -13,20 +13,19 @@ from app.dispatch.media.expansions import Shown
 from app.dispatch.media.media_reader import Learned, Origin, OriginKind, Sample
 from app.dispatch.models.models import Model
 from app.errors import RequestError
-from app.ids import ApiId, RequestId
 from app.media.picture import picture_of
 from app.media.placeholders.places import Place, joined, places
 from app.media.refused import Refused
 from app.media.video import Frame, Video
-from app.messages.job import Job, Sampling
 from app.messages.media import Media, MediaKind, MediaSign
 from app.openai.media import load_media, origins_of
 from app.openai.media_prompt import encoded, expanded, markers_of
 from app.openai.prompt import chat_prompt
 from app.openai.schemas import ChatRequest
 from app.schemas.validation import validated
-from app.telemetry import Meters
 from app.tokenizing.tokenizer import Tokenizer, load_tokenizer
+from tests import models
+from tests.jobs import job
 from tests.refusals import refused
 from tests.vlm import random_vlm
 
@@ -46,7 +45,7 @@ def tokenizer() -> Tokenizer:
 @pytest.fixture(scope="module")
 def model(tokenizer: Tokenizer) -> Model:
     """Its files say nothing of pictures."""
-    return Model("m", (), (), None, tokenizer, 4096, Meters("learned-media"))
+    return models.model(tokenizer=tokenizer, pools=(), context_len=4096)
 
 
 def sample(name: str, tokens: dict[int, list[int]], sign: MediaSign = SIGN) -> Sample:
@@ -254,13 +253,9 @@ async def test_a_second_picture_is_refused_by_its_place_where_the_engine_takes_o
         await load_media(asking, model, [A, B], ["a", "b"])
 
 
-def job(prompt: list[int], media: list[Media]) -> Job:
-    return Job(RequestId("r"), 0, ApiId("a"), prompt, Sampling(1), 0.0, media=media)
-
-
 def test_a_real_answer_corrects_what_its_only_picture_becomes() -> None:
     samples = {A: sample("a", {0: [BODY] * 3})}
-    picture_job = job([5, BODY, BODY, BODY, 6], [Media("image", "a", (9, 9), 1, 3)])
+    picture_job = job([5, BODY, BODY, BODY, 6], media=[Media("image", "a", (9, 9), 1, 3)])
     results = list(corrections(picture_job, samples, [5, BODY, BODY, 92, BODY, 6]))
     assert results == [Correction(Shown(SIGN, (9, 9)), [BODY, BODY, 92, BODY])]
     assert list(corrections(picture_job, samples, [4, BODY, 6])) == [Correction(Shown(SIGN, (9, 9)), None)]
@@ -269,4 +264,5 @@ def test_a_real_answer_corrects_what_its_only_picture_becomes() -> None:
 def test_of_several_pictures_each_is_asked_about_again() -> None:
     samples = {A: sample("a", {0: [BODY]}), B: Sample(Media("image", "b", (8, 8)), b"")}
     media = [Media("image", "a", (9, 9), 0, 1), Media("image", "b", (8, 8), 1, 1)]
-    assert list(corrections(job([BODY, 7], media), samples, [BODY, BODY, 7])) == [Correction(Shown(SIGN, (9, 9)), None)]
+    (correction,) = corrections(job([BODY, 7], media=media), samples, [BODY, BODY, 7])
+    assert correction == Correction(Shown(SIGN, (9, 9)), None)

@@ -5,30 +5,31 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from app.dispatch.event_queue import EventQueue
 from app.dispatch.fleet.loads import ENTRY
 from app.dispatch.fleet.pool_fleet import PoolFleet, PoolView
 from app.dispatch.inflight import InFlight, RoutingHints
 from app.dispatch.placing.placement_round import PlacementRound
 from app.errors import NoWorker, RequestError, Saturated
-from app.ids import ApiId, PoolId, RequestId, WorkerId
+from app.ids import WorkerId
 from app.kv.groups import grids_of
-from app.messages.job import Grammar, Job, Sampling
-from app.messages.lease import Lease, Load, Speeds, Worker
-from app.pools.schema import Pool
+from app.messages.job import Grammar, Sampling
+from app.messages.lease import Lease, Load, Speeds
 from app.routing.candidates import Matches, PlaceLimits
+from tests import leases as made_up
+from tests.jobs import POOL, in_flight, job
+from tests.models import mock
 from tests.present import present
 
-POOL, BLOCK, COUNT = PoolId("pool"), 16, 60
-POOLS = {POOL: Pool(model="m", engine="mock", block_size=BLOCK)}
+BLOCK, COUNT = 16, 60
+POOLS = {POOL: mock(block_size=BLOCK)}
 
 
 def leases(random: Random) -> dict[WorkerId, Lease | None]:
     """Some hold answers to formats, some have an adapter, some drain, some give no seeds."""
     lease_by_worker: dict[WorkerId, Lease | None] = {}
     for number in range(COUNT):
-        worker = Worker(
-            WorkerId(f"w{number}"), POOL, "both", "host", 1, BLOCK, 400, random.randint(2, 6), 4096,
+        worker = made_up.worker(
+            f"w{number}", total_blocks=400, max_running=random.randint(2, 6),
             grammars=["json"] if random.random() < 0.3 else [], seeds=random.random() < 0.5,
             adapters=["sql@1"] if random.random() < 0.2 else [],
         )  # fmt: skip
@@ -67,10 +68,9 @@ def asked(random: Random) -> InFlight:
         seed=1 if random.random() < 0.3 else None,
         grammar=Grammar("json", "{}") if random.random() < 0.3 else None,
     )
-    job = Job(RequestId("r"), 0, ApiId("a"), [7] * 500, sampling, 2e9)
-    job = replace(job, adapter="sql@1") if random.random() < 0.3 else job
+    adapter = "sql@1" if random.random() < 0.3 else None
     session = "session" if random.random() < 0.5 else None
-    return InFlight(job, ((POOL,),), EventQueue(), RoutingHints(session=session))
+    return in_flight(job([7] * 500, sampling=sampling, adapter=adapter), hints=RoutingHints(session=session))
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -81,15 +81,12 @@ async def test_it_costs_as_little_as_the_best_of_all(seed: int) -> None:
     fleet.set(leases(random))
     fleet.candidates(entries(random), limits)
     candidates = fleet.candidates(entries(random), limits)  # the second time the lines follow
-    in_flight, all_matches = [asked(random) for _ in range(10)], [matches(random) for _ in range(10)]
-    shortly, whole = (
-        PlacementRound(in_flight, POOLS, grids_of(POOLS)),
-        PlacementRound(in_flight, POOLS, grids_of(POOLS)),
-    )
+    requests, all_matches = [asked(random) for _ in range(10)], [matches(random) for _ in range(10)]
+    shortly, whole = (PlacementRound(requests, POOLS, grids_of(POOLS)) for _ in range(2))
     view = PoolView(candidates, all_matches, fleet.indices, fleet.homes, fleet.lines, fleet.speeds, lately=True)
     shortly.views = {POOL: view}
     assert view.lines is not None
-    for inflight in in_flight:
+    for inflight in requests:
         # The fleet of the same moment, of which each is looked at: the client wants to know what it cost.
         whole.views = {POOL: replace(view, candidates=view.candidates.copy(), lines=None)}
         whole._now, whole._placed = shortly._now, shortly._placed.copy()
@@ -110,18 +107,12 @@ def test_where_one_of_many_loads_from_tiers_each_is_looked_at() -> None:
     lease_by_worker = leases(random)
     lease = present(lease_by_worker[WorkerId("w7")])
     for size, has_tiers in ((0, False), (1, True)):
-        fleet.set(
-            lease_by_worker | {WorkerId("w7"): replace(lease, worker=replace(lease.worker, tier_block_bytes=size))}
-        )
+        fleet.set(lease_by_worker | {WorkerId("w7"): made_up.changed(lease, tier_block_bytes=size)})
         fleet.candidates(entries(random), PlaceLimits(max_queued=1))
         assert (fleet.has_tiers, fleet.lines is None) == (has_tiers, has_tiers)
 
 
 def test_a_worker_where_nothing_has_ended_yet_is_expected_to_hold_requests_as_long_as_the_others() -> None:
-    fleet, lease_by_worker = PoolFleet(), {}
-    for name, seconds in (("a", 2.0), ("b", 4.0), ("new", 0.0)):
-        worker = Worker(WorkerId(name), POOL, "both", "host", 1, BLOCK, 400, 2, 4096)
-        lease_by_worker[worker.id] = Lease(worker, speeds=Speeds(request_s=seconds))
-    fleet.set(lease_by_worker)
-    request_seconds = [c.lease.speeds.request_s for c in fleet.candidates({}, PlaceLimits(max_queued=1))]
-    assert request_seconds == [2.0, 4.0, 3.0]
+    fleet, seconds = PoolFleet(), {"a": 2.0, "b": 4.0, "new": 0.0}
+    fleet.set({WorkerId(name): made_up.lease(name, speeds=Speeds(request_s=s)) for name, s in seconds.items()})
+    assert [c.lease.speeds.request_s for c in fleet.candidates({}, PlaceLimits(max_queued=1))] == [2.0, 4.0, 3.0]

@@ -8,38 +8,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from app.dispatch.event_queue import EventQueue
-from app.dispatch.inflight import InFlight, RoutingHints
+from app.dispatch.inflight import InFlight
 from app.dispatch.placing.placement_commands import placement
 from app.dispatch.placing.placement_round import PlacementRound
-from app.ids import ApiId, PoolId, RequestId, WorkerId
 from app.keys import Keys
 from app.kv.groups import grids_of
-from app.messages.job import Job, PartialOutput, Sampling
-from app.messages.lease import Lease, Speeds, Worker
-from app.pools.schema import Pool, Routing
-from app.routing.candidates import Ask, Candidate, Matches, Option, PlaceLimits
+from app.messages.job import PartialOutput, Sampling
+from app.messages.lease import Speeds
+from app.pools.schema import Routing
+from app.routing.candidates import Ask, Matches, Option, PlaceLimits
 from app.routing.cost import Fleet, kv_cost
 from app.routing.disagg import SplitPlacement
 from app.routing.peers import place_with_peer
 from app.routing.policy import place
-from tests.leases import changed, pool_view
+from tests.jobs import POOL, in_flight, job, placing
+from tests.leases import candidate
+from tests.models import mock
 from tests.present import present
 
 BLOCK, SEATS = 16, 4
-HINTS = RoutingHints()
 ASK = Ask(prompt_tokens=4000, max_tokens=100)
 FULL = {"requests": SEATS + 4, "speeds": Speeds(2_000.0, request_s=4.0)}  # a seat becomes free each half second
 
 
 def option(name: str, cached: int = 0, **changes: Any) -> Option:
-    on_candidate = {k: v for k, v in changes.items() if k in Candidate.__struct_fields__}
-    on_lease = {k: v for k, v in changes.items() if k not in on_candidate}
-    worker = Worker(
-        WorkerId(name), PoolId("pool"), "both", "host", 1, BLOCK, 4000, SEATS, 8192, block_bytes=2_000_000, peers=True
-    )
-    lease = changed(Lease(worker, speeds=Speeds(2_000.0, request_s=4.0)), **on_lease)
-    return Option(Candidate(lease, PlaceLimits(64, remote_tokens=128), **on_candidate), cached, cached)
+    fields = {"total_blocks": 4000, "max_running": SEATS, "block_bytes": 2_000_000, "peers": True} | changes
+    fields = {"speeds": Speeds(2_000.0, request_s=4.0)} | fields
+    return Option(candidate(name, PlaceLimits(64, remote_tokens=128), **fields), cached, cached)
 
 
 def decide(*options: Option, ask: Ask = ASK) -> SplitPlacement | None:
@@ -77,21 +72,17 @@ def test_two_ranks_of_one_worker_are_no_pair() -> None:
     assert decide(option("w", cached=245, **FULL), option("w", rank=1)) is None
 
 
-POOL, PROMPT = PoolId("pool"), [7] * ASK.prompt_tokens
-POOLS = {POOL: Pool(model="m", engine="mock", block_size=BLOCK, peers=True)}
+POOLS = {POOL: mock(block_size=BLOCK, peers=True)}
 
 
-def round_of(count: int, **job: Any) -> tuple[PlacementRound, list[InFlight]]:
+def round_of(count: int, **fields: Any) -> tuple[PlacementRound, list[InFlight]]:
     """Requests with one prompt, of which the busy worker has nearly all."""
-    sampling = Sampling(max_tokens=100)
-    requests = [
-        InFlight(Job(RequestId(f"r{i}"), 0, ApiId("a"), PROMPT, sampling, 2e9, **job), ((POOL,),), EventQueue(), HINTS)
-        for i in range(count)
-    ]
-    round_ = PlacementRound(requests, POOLS, grids_of(POOLS))
-    view = pool_view([option("busy", **FULL).candidate, option("free", aside_most=2).candidate])
+    fields = {"sampling": Sampling(max_tokens=100)} | fields
+    requests = [in_flight(job([7] * ASK.prompt_tokens, f"r{i}", **fields)) for i in range(count)]
+    places = [option("busy", **FULL).candidate, option("free", aside_most=2).candidate]
+    round_ = placing(requests, POOLS, {POOL: places})
     matches = [Matches([(245, frozenset([0]))]) for _ in requests]
-    round_.views = {POOL: replace(view, matches=matches)}
+    round_.views = {POOL: replace(round_.views[POOL], matches=matches)}
     return round_, requests
 
 
@@ -116,9 +107,9 @@ def test_a_lent_prompt_is_reserved_apart_from_the_load() -> None:
     assert [command[command.index(name) + 1] for name in ("busy", "free")] == ["0a", 0]
 
 
-@pytest.mark.parametrize("job", [{"aside": True}, {"begun": [PartialOutput([3], 1)]}])
-def test_what_gives_way_or_goes_on_has_one_worker(job: dict[str, Any]) -> None:
-    round_, (inflight,) = round_of(1, **job)
+@pytest.mark.parametrize("fields", [{"aside": True}, {"begun": [PartialOutput([3], 1)]}])
+def test_what_gives_way_or_goes_on_has_one_worker(fields: dict[str, Any]) -> None:
+    round_, (inflight,) = round_of(1, **fields)
     assert list(round_.decide(inflight, Random(0), 0)) == ["decode"]
 
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from math import ceil
 from random import Random
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -12,33 +12,24 @@ from msgspec.structs import replace
 
 from app.errors import NoWorker, Saturated
 from app.ids import PoolId, WorkerId
-from app.messages.lease import Lease, Speeds, Worker
+from app.messages.lease import Speeds
 from app.pools.schema import Policy, Routing
 from app.routing.candidates import Ask, Candidate, Option, PlaceLimits
 from app.routing.cost import EXPECTED_ANSWER, load, new_blocks, uncached_tokens
 from app.routing.policy import can_serve, is_full, loaded, pick, place
-from tests.leases import changed
+from tests import leases
 
 ASK = Ask(prompt_tokens=100, max_tokens=50)
-LIMITS = PlaceLimits(max_queued=4)
 KV, LEAST = Routing(), Routing(policy="least_loaded")
 POLICIES = get_args(Policy)
 
 
-def candidate(name: str = "w", *, limits: PlaceLimits = LIMITS, requests: int = 0, **changes: object) -> Candidate:
-    """Changes are those of the candidate or of its lease."""
-    worker = Worker(WorkerId(name), PoolId("pool"), "both", "host", 1, 16, 1000, 8, 4096)
-    on_candidate = {k: v for k, v in changes.items() if k in Candidate.__struct_fields__}
-    on_lease = {k: v for k, v in changes.items() if k not in on_candidate}
-    lease = changed(Lease(worker, speeds=Speeds(1000.0)), **on_lease)
-    return Candidate(lease, limits, requests=requests, **on_candidate)  # type: ignore[arg-type]
+def candidate(name: str = "w", **fields: Any) -> Candidate:
+    return leases.candidate(name, **{"speeds": Speeds(1000.0)} | fields)
 
 
-def option(
-    name: str = "w", *, cached: int = 0, coming: int | None = None, beginning: int = 0, **changes: object
-) -> Option:
-    here = candidate(name, **changes)  # type: ignore[arg-type]
-    return Option(here, cached, cached if coming is None else coming, beginning)
+def option(name: str = "w", cached: int = 0, coming: int | None = None, beginning: int = 0, **fields: Any) -> Option:
+    return Option(candidate(name, **fields), cached, cached if coming is None else coming, beginning)
 
 
 limits = st.builds(
@@ -210,10 +201,8 @@ def test_a_placement_counts_at_once() -> None:
 
 def test_a_beginning_that_cannot_be_resumed_yet_decides_between_equal_places_and_little_more() -> None:
     """Its engine keeps the point where two prompts part. A cached beginning is better, and so is an idle engine."""
-    beginning_option, queued_option = (
-        option("begun", beginning=20),
-        option("queued", beginning=20, tokens=1000, waiting=1, requests=1),
-    )
+    beginning_option = option("begun", beginning=20)
+    queued_option = option("queued", beginning=20, tokens=1000, waiting=1, requests=1)
     ask = Ask(prompt_tokens=400, max_tokens=5)
 
     def taken(*fleet: Option) -> set[str]:
@@ -256,15 +245,10 @@ def test_a_session_keeps_its_worker_until_that_is_much_dearer() -> None:
     fleet = [option(f"w{i}") for i in range(4)]
     ask = replace(ASK, session="session")
     (home,) = {place(ask, fleet, KV, Random(i)).placement.worker for i in range(20)}
-    busy = [
-        replace(o, candidate=replace(o.candidate, tokens=1000, waiting=1))
-        for o in fleet
-        if o.candidate.lease.worker.id == home
-    ]
     others = [o for o in fleet if o.candidate.lease.worker.id != home]
-    assert place(ask, busy + others, KV, Random(0)).placement.worker == home  # one second more
-    busier_options = [replace(o, candidate=replace(o.candidate, tokens=9000, waiting=9)) for o in busy]
-    assert place(ask, busier_options + others, KV, Random(0)).placement.worker != home
+    busy = option(home, tokens=1000, waiting=1)
+    assert place(ask, [busy, *others], KV, Random(0)).placement.worker == home  # one second more
+    assert place(ask, [option(home, tokens=9000, waiting=9), *others], KV, Random(0)).placement.worker != home
 
 
 def test_only_the_sessions_of_a_worker_that_goes_move() -> None:
@@ -361,8 +345,6 @@ def test_a_busy_fleet_minds_work_more_than_waiting() -> None:
 
 def test_picking_needs_no_two_costs_to_differ() -> None:
     """A softmax over equal costs would divide by nothing."""
-    scores = place(ASK, [option("a"), option("b")], Routing(temperature=1.0), Random(0)).scored
-    assert {pick(scores, Routing(temperature=1.0), None, Random(i)).candidate.lease.worker.id for i in range(20)} == {
-        "a",
-        "b",
-    }
+    warm = Routing(temperature=1.0)
+    scores = place(ASK, [option("a"), option("b")], warm, Random(0)).scored
+    assert {pick(scores, warm, None, Random(i)).candidate.lease.worker.id for i in range(20)} == {"a", "b"}

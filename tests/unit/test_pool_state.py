@@ -6,18 +6,17 @@ from typing import Any
 import pytest
 
 from app.errors import RequestError
-from app.ids import PoolId, WorkerId
-from app.messages.lease import EngineState, Lease, Worker
+from app.ids import WorkerId
+from app.messages.lease import EngineState, Lease
 from app.routing.pool_state import allowed, sleeps, to_sleep, to_wake, waves, why_none
-from tests.leases import changed
+from tests import leases
 from tests.present import present
 
 ALL = [WorkerId(name) for name in "abcd"]
 
 
 def lease(name: str, *, running: int = 0, **state: Any) -> Lease:
-    own = Worker(WorkerId(name), PoolId("p"), "both", "here", 1, 32, 100, 8, 4096)
-    return changed(Lease(own), running=running, state=EngineState(**state))
+    return leases.lease(name, running=running, state=EngineState(**state))
 
 
 def test_those_with_the_fewest_requests_sleep_and_so_many_stay_awake() -> None:

@@ -9,25 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from app.dispatch.asking import Asking
-from app.dispatch.models.models import load_models
-from app.dispatch.runtime import Deployment
-from app.ids import PoolId, PrefixId, WorkerId
+from app.ids import PrefixId, WorkerId
 from app.kv.blocks import prompt_hashes
-from app.messages.lease import Lease, Worker
+from app.messages.lease import Lease
 from app.messages.wanted import Prefix, decode_prefix
 from app.messages.wire import encode
 from app.openai.chat import chat_plan
 from app.openai.prefix import NewPrefix, prefix_tokens
 from app.openai.schemas import ChatRequest
-from app.pools.schema import PoolsFile
 from app.routing.prefixes import keepers, kept_by, parts, prompt, room
-from app.settings import load_settings
-from tests.leases import changed
+from tests import leases
+from tests.models import asking, mock, models_of
 from tests.refusals import refused
 from tests.values import structs
 
-POOL, SIZE = PoolId("pool"), 16
+SIZE = 16
 PLAIN = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}{% if add_generation_prompt %}<go>{% endif %}"
 )
@@ -45,7 +41,7 @@ LAST_THINKS = (
 
 
 def lease(name: str, **of_worker: Any) -> Lease:
-    return Lease(Worker(WorkerId(name), POOL, "both", "host", 1, SIZE, 1000, 8, 4096, prefixes=True, **of_worker))
+    return leases.lease(name, prefixes=True, **of_worker)
 
 
 def prefix(name: str, copies: int | None = None, length: int = 40, **fields: Any) -> Prefix:
@@ -85,7 +81,7 @@ def test_each_worker_decides_for_itself_what_all_decide(workers: list[str], copi
 
 def test_only_workers_that_can_have_it_do() -> None:
     able = lease("able", adapters=["sql@7"])
-    fleet = [able, replace(able, draining=True), changed(able, id="older", prefixes=False), lease("without")]
+    fleet = [able, replace(able, draining=True), leases.changed(able, id="older", prefixes=False), lease("without")]
     assert names(keepers(prefix("p", adapter="sql"), fleet)) == ["able"]
     assert names(keepers(prefix("p", 1, adapter="sql"), fleet)) == ["able"]
     assert sorted(names(keepers(prefix("p"), fleet))) == ["able", "without"]
@@ -121,11 +117,10 @@ def test_messages_are_what_all_chats_that_begin_with_them_have_in_common(
 ) -> None:
     """Templates differ: one merges messages, one refuses some, one shows the last one differently."""
     (tmp_path / "template").write_text(template)
-    pool = {"model": "m", "engine": "mock", "chat_template": str(tmp_path / "template")}
-    models = load_models(PoolsFile.model_validate({"pools": {"p": pool}}))
-    asking = Asking(Deployment(load_settings(), {}, models))
+    models = models_of(p=mock(chat_template=tmp_path / "template"))
+    asks = asking(models)
     messages = [{"role": role, "content": f"These are the {role}'s long words."} for role in begin]
-    shared_tokens = prefix_tokens(asking, NewPrefix.model_validate({"model": "m", "messages": messages}))
+    shared_tokens = prefix_tokens(asks, NewPrefix.model_validate({"model": "m", "messages": messages}))
     text = models["m"].tokenizer.decode(shared_tokens, skip_special_tokens=False)
     assert all(message["content"][:-1] in text for message in messages)
 
@@ -136,14 +131,12 @@ def test_messages_are_what_all_chats_that_begin_with_them_have_in_common(
         chats += [messages + next_messages[:count] for count in (1, 3) if next_messages[count - 1 : count]]
     for chat in chats:
         body = ChatRequest.model_validate({"model": "m", "messages": chat})
-        (prompt_tokens,) = chat_plan(asking, "chatcmpl-", body, "messages").prompts
+        (prompt_tokens,) = chat_plan(asks, "chatcmpl-", body, "messages").prompts
         assert prompt_tokens[: len(shared_tokens)] == shared_tokens
 
 
 def test_a_template_that_clients_may_not_send_is_refused() -> None:
-    models = load_models(PoolsFile.model_validate({"pools": {"p": {"model": "m", "engine": "mock"}}}))
-    body = NewPrefix.model_validate(
-        {"model": "m", "messages": [{"role": "system", "content": "a"}], "chat_template": PLAIN}
-    )
+    messages = [{"role": "system", "content": "a"}]
+    body = NewPrefix.model_validate({"model": "m", "messages": messages, "chat_template": PLAIN})
     with refused("chat_template"):
-        prefix_tokens(Asking(Deployment(load_settings(), {}, models)), body)
+        prefix_tokens(asking(models_of(p=mock())), body)

@@ -7,27 +7,22 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
-from app.dispatch.asking import Asking
-from app.dispatch.models.models import load_models
-from app.dispatch.runtime import Deployment
 from app.errors import RequestError, SettingsError
-from app.ids import PoolId, WorkerId
 from app.kv.blocks import prompt_hashes
 from app.kv.events import BlockStored
 from app.kv.ledger import Ledger
 from app.media.prompt_embeds import prompt_embeds_of
 from app.media.refused import Refused
-from app.messages.lease import Worker
 from app.messages.media import Media
 from app.openai.completions import understand
 from app.openai.schemas import CompletionRequest
-from app.pools.schema import Pool, PoolsFile
+from app.pools.schema import Pool
 from app.routing.needs import unmet_need
 from app.schemas.validation import validated
-from app.settings import load_settings
-from tests.integration.test_dispatch import job
+from tests.jobs import job
+from tests.leases import worker
+from tests.models import asking, mock, models_of
 from tests.prompt_embeds import embeds, encoded, file, rows
 from tests.refusals import refused
 
@@ -118,17 +113,11 @@ def test_only_finite_half_numbers_pass(bits: list[int]) -> None:
             prompt_embeds_of(text, 1, 10)
 
 
-def deployment() -> Deployment:
-    pools: Any = {
-        "a": {"model": "rows", "engine": "mock", "prompt_embeds": True, "max_model_len": 100},
-        "b": {"model": "plain", "engine": "mock", "max_model_len": 100},
-    }
-    return Deployment(load_settings(), {}, load_models(PoolsFile.model_validate({"pools": pools})))
-
-
 async def plan_of(**fields: Any) -> Any:
     body = validated(CompletionRequest, {"model": "rows", "max_tokens": 5, **fields})
-    return (await understand(Asking(deployment()), body.model_dump_json(exclude_none=True).encode()))[1]
+    rows = mock(model="rows", prompt_embeds=True, max_model_len=100)
+    asks = asking(models_of(a=rows, b=mock(model="plain", max_model_len=100)))
+    return (await understand(asks, body.model_dump_json(exclude_none=True).encode()))[1]
 
 
 async def test_choices_of_embeddings_come_before_those_of_prompts() -> None:
@@ -179,14 +168,11 @@ def test_a_pool_that_takes_rows_needs_to_know_their_width(tmp_path: Any) -> None
 
 def test_engines_that_take_none_refuse_by_name() -> None:
     """SGLang's and TensorRT-LLM's are such engines, whatever their pool says."""
-    embeds_job = replace(job(), media=[Media("embeds", "a", (3, 64), 0, 3, dtype="float32")])
-    blind = Worker(WorkerId("w"), PoolId("p"), "both", "h", 1, 16, 100, 8, 100, media=["image"])
-    error = unmet_need(embeds_job, [blind], {"a": "prompt_embeds"})
+    embeds_job = job(media=[Media("embeds", "a", (3, 64), 0, 3, dtype="float32")])
+    error = unmet_need(embeds_job, [worker(media=["image"])], {"a": "prompt_embeds"})
     assert isinstance(error, RequestError)
-    assert (error.param, error.message) == (
-        "prompt_embeds",
-        "'prompt_embeds': this model's engines take no prompt embeddings.",
-    )
+    why = "'prompt_embeds': this model's engines take no prompt embeddings."
+    assert (error.param, error.message) == ("prompt_embeds", why)
 
 
 def test_keys_that_an_engine_makes_itself_are_ours_in_the_index() -> None:
@@ -195,10 +181,8 @@ def test_keys_that_an_engine_makes_itself_are_ours_in_the_index() -> None:
     ledger = Ledger(SIZE, own)
     tokens = [0] * 2 * SIZE + [7] * SIZE
     ledger.apply([BlockStored([1, 2, 3], None, tokens, SIZE, extra_keys=[[b"1"], [b"2"], [b"3"]])])
-    expected_hashes = prompt_hashes(
-        [*tokens, 1], SIZE, media=[Media("embeds", "e", (8, 64), 0, 2 * SIZE, dtype="float32")]
-    )
-    assert b"".join(ledger.blocks()) == expected_hashes
+    media = [Media("embeds", "e", (8, 64), 0, 2 * SIZE, dtype="float32")]
+    assert b"".join(ledger.blocks()) == prompt_hashes([*tokens, 1], SIZE, media=media)
     ledger.apply([BlockStored([4], 3, [5] * SIZE, SIZE, extra_keys=[[b"4"]])])
     assert (ledger.unknown, len(ledger)) == (1, 3)
 

@@ -7,19 +7,16 @@ import pytest
 from app.cli.recording import Received
 from app.cli.trace import Request
 from app.dispatch.observing.recorder import recorded
-from app.ids import ApiId, RequestId
-from app.messages.job import Job, Sampling
+from app.ids import ApiId
+from app.messages.job import Job
 from app.messages.media import Media
 from app.messages.recording import Recorded, RecordedBatch
+from tests.jobs import job
 
 SECRET = b"s" * 32
 A, B = ApiId("a"), ApiId("b")
 _random = Random(1)
 TOKENS = [_random.randrange(50_000) for _ in range(2000)]
-
-
-def job(prompt: list[int], **more: object) -> Job:
-    return Job(RequestId("r"), 0, A, prompt, Sampling(1), 0.0, **more)  # type: ignore[arg-type]
 
 
 def blocks(of: Job, secret: bytes = SECRET, model: str = "m") -> list[bytes]:

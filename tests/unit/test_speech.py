@@ -5,26 +5,21 @@ from random import Random
 
 import pytest
 
-from app.dispatch.event_queue import EventQueue
-from app.dispatch.inflight import InFlight, RoutingHints
-from app.dispatch.models.models import load_models
 from app.dispatch.models.speech import ENCODER_TOKENS, LANGUAGES, Speech, speech_of
-from app.dispatch.placing.placement_round import PlacementRound
 from app.engines.base import GenerateRequest, MediaInput, silence
 from app.engines.checks import check_sound
 from app.errors import RequestError, SettingsError
-from app.ids import ApiId, PoolId, RequestId, RunId, WorkerId
-from app.kv.groups import grids_of
-from app.messages.job import Job, Sampling
-from app.messages.lease import Lease, Worker
+from app.ids import RunId
+from app.messages.job import Sampling
 from app.messages.media import Media
 from app.openai.transcription.formats import Transcript, as_json, as_text
 from app.openai.transcription.request import TranscriptionRequest, TranslationRequest, read_form
 from app.openai.transcription.segments import Segment, segments
-from app.pools.schema import Pool, PoolsFile
-from app.routing.candidates import Candidate, PlaceLimits
+from app.pools.schema import Pool
 from app.tokenizing.tokenizer import load_tokenizer
-from tests.leases import pool_view
+from tests.jobs import POOL, in_flight, job, placing
+from tests.leases import candidate
+from tests.models import mock, models_of
 from tests.present import present
 from tests.refusals import refused
 from tests.speech.whisper_like import whisper_like
@@ -33,7 +28,6 @@ SPEECH = Speech(
     (100,), {"en": 101, "de": 102}, {"translate": 110, "transcribe": 111}, 120, 119, 121, (7, 8), frozenset()
 )
 ENGLISH = Speech((100,), {}, {}, 120, 119, 121, (), frozenset())
-POOL = PoolId("speech")
 
 
 def words(tokens: list[int]) -> str:
@@ -84,11 +78,10 @@ def test_a_models_files_say_what_it_is(tmp_path: Path) -> None:
 
 def test_another_kind_of_model_is_refused_where_it_would_be_asked() -> None:
     """The mock plays any kind, and takes it."""
-    folder = "app/engines/mock/model"
-    pool = {"model": "m", "engine": "vllm", "task": "transcribe", "path": folder}
+    pool = {"model": "m", "engine": "vllm", "task": "transcribe", "path": "app/engines/mock/model"}
     with pytest.raises(SettingsError, match="Whisper"):
-        load_models(PoolsFile.model_validate({"pools": {"p": pool}}))
-    speech = present(load_models(PoolsFile.model_validate({"pools": {"p": pool | {"engine": "mock"}}}))["m"].speech)
+        models_of(p=pool)
+    speech = present(models_of(p=pool | {"engine": "mock"})["m"].speech)
     assert speech.prompt("transcribe", None, times=True)
 
 
@@ -189,20 +182,11 @@ def test_a_forms_wrong_fields_are_named(fields: list[tuple[str, str]], param: st
 
 def test_windows_are_spread_over_the_workers_and_weigh_what_is_heard() -> None:
     """Their prompts have two tokens each: by these a worker with ten of them would seem idle."""
-    pools = {POOL: Pool.model_validate({"model": "m", "engine": "mock", "task": "transcribe"})}
     media = [Media("audio", "x", (480_000,), 0, ENCODER_TOKENS)]
-    jobs = [Job(RequestId(f"r-{i}"), 0, ApiId("a"), [1, 2], Sampling(max_tokens=8), 2e9, media=media) for i in range(6)]
-    in_flight = [InFlight(job, ((POOL,),), EventQueue(), RoutingHints()) for job in jobs]
-    workers = [
-        Candidate(
-            Lease(Worker(WorkerId(name), POOL, "both", "host", 1, 32, 8192, 8, 448, media=["audio"])),
-            PlaceLimits(max_queued=4),
-        )
-        for name in ("a", "b", "c")
-    ]  # fmt: skip
-    round_ = PlacementRound(in_flight, pools, grids_of(pools))
-    round_.views = {POOL: pool_view(workers)}
-    places = [round_.decide(one, Random(1), 0)["decode"].placement for one in in_flight]
+    requests = [in_flight(job(name=f"r-{i}", media=media)) for i in range(6)]
+    workers = [candidate(name, block_size=32, total_blocks=8192, media=["audio"]) for name in "abc"]
+    round_ = placing(requests, {POOL: mock(task="transcribe")}, {POOL: workers})
+    places = [round_.decide(one, Random(1), 0)["decode"].placement for one in requests]
     assert sorted(place.worker for place in places) == ["a", "a", "b", "b", "c", "c"]
     assert all(place.tokens == ENCODER_TOKENS + 2 for place in places)
     assert all(place.blocks >= (ENCODER_TOKENS + 2) // 32 for place in places)

@@ -3,11 +3,12 @@
 import pytest
 from msgspec.structs import replace
 
-from app.ids import ApiId, RequestId
-from app.messages.job import Job, Sampling
+from app.ids import RequestId
+from app.messages.job import Job
 from app.runner.throughput import Throughput
+from tests.jobs import job
 
-JOB = Job(RequestId("r"), 0, ApiId("a"), [1] * 1000, Sampling(max_tokens=1), 1e12)
+JOB = job([1] * 1000)
 
 
 def served(paces: Throughput, job: Job) -> None:

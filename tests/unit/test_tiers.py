@@ -7,18 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from app.ids import PoolId, WorkerId
-from app.messages.lease import Lease, Speeds, Worker
-from app.routing.candidates import Ask, Candidate, Matches, Option, PlaceLimits, Tiered
+from app.messages.lease import Speeds
+from app.routing.candidates import Ask, Matches, Option, PlaceLimits, Tiered
 from app.routing.cost import Fleet, kv_cost, missing_blocks, new_blocks, uncached_tokens
 from app.routing.tiers import Numbers, chains, load_s, worthwhile
+from tests.leases import candidate
 
 BLOCK, BYTES = 32, 2**22
-WORKER = Worker(
-    WorkerId("w"), PoolId("p"), "both", "host", 1, BLOCK, 1000, 8, 8192, kv_events=True, tier_block_bytes=BYTES
-)
 SPEEDS = Speeds(prefill_tokens_per_s=10_000.0, host_bytes_per_s=4e9, store_bytes_per_s=1e9)
-PLACE = Candidate(Lease(WORKER, speeds=SPEEDS), PlaceLimits(8))
+PLACE = candidate(limits=PlaceLimits(8), block_size=BLOCK, kv_events=True, tier_block_bytes=BYTES, speeds=SPEEDS)
 PLACES = [Numbers(1, 11, 100), Numbers(2, 12, 100), Numbers(3, 0, 0), Numbers(0, 14, 101)]
 
 
@@ -44,8 +41,7 @@ blocks = st.tuples(st.sets(st.sampled_from([1, 2, 3])), st.sets(st.sampled_from(
 @given(st.lists(st.tuples(blocks, st.integers(1, 3)), max_size=8))
 def test_the_chain_is_the_longest_one_in_which_each_block_lies_somewhere(found: list[tuple[Where, int]]) -> None:
     each = [one for one, times in found for _ in range(times)]
-    runs = [(len(list(same)), *one) for one, same in groupby(each)]
-    chain_by_place = chains(runs, PLACES)
+    chain_by_place = chains([(len(list(same)), *one) for one, same in groupby(each)], PLACES)
     for i, place in enumerate(PLACES):
         cached_blocks, behind = chain_by_place.get(i, (0, Tiered()))
         assert (cached_blocks, behind.host, behind.store) == naive([c for c, _ in each], [t for _, t in each], place)

@@ -3,12 +3,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
-from app.ids import ApiId, RequestId
-from app.messages.job import Job, Sampling
 from app.messages.trace import TracePlace
 from app.tracing.traceparent import Caller, new_span_id, new_trace_id, read
+from tests.jobs import job
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
@@ -55,8 +53,6 @@ def test_what_is_passed_on_is_well_formed() -> None:
 
 
 def test_log_lines_name_the_trace_where_there_is_one() -> None:
-    place = TracePlace(TRACE, SPAN)
-    job = Job(RequestId("r"), 0, ApiId("a"), [1], Sampling(1), 2e9, x_request_id="mine")
-    assert job.names == {"x_request_id": "mine"}
-    traced_job = replace(job, traceparent=place.traceparent)
+    assert job(x_request_id="mine").names == {"x_request_id": "mine"}
+    traced_job = job(x_request_id="mine", traceparent=TracePlace(TRACE, SPAN).traceparent)
     assert traced_job.names == {"x_request_id": "mine", "trace_id": TRACE}

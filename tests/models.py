@@ -4,10 +4,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from app.dispatch.asking import Asking
 from app.dispatch.models.models import Model, load_models
 from app.dispatch.runtime import Deployment
+from app.errors import SettingsError
 from app.ids import PoolId
+from app.pools.pools_file import load_pools
 from app.pools.schema import Pool, PoolsFile
 from app.settings import load_settings
 from app.telemetry import Meters
@@ -43,3 +47,13 @@ def templated(folder: Path, source: str) -> Tokenizer:
     file = folder / "template.jinja"
     file.write_text(source)
     return Tokenizer(MODEL_DIR, file)
+
+
+def pools_error(folder: Path, text: str) -> str:
+    """The message that refuses this pools file, which it names."""
+    file = folder / "pools.yaml"
+    file.write_text(text)
+    with pytest.raises(SettingsError) as error:
+        load_pools(file)
+    assert str(file) in error.value.message
+    return error.value.message

@@ -87,19 +87,13 @@ def client(key: TenantLimits = TenantLimits(), team: TenantLimits = TenantLimits
 @given(st.data())
 def test_who_has_no_limits_has_no_accounts(data: st.DataObject) -> None:
     """A client without limits costs no call."""
-    each = st.builds(
-        TenantLimits,
-        requests_per_min=st.none() | st.just(5),
-        tokens_per_min=st.none() | st.just(5),
-        parallel=st.none() | st.just(5),
-        budget=st.none() | st.just(Budget(5)),
-        file_quota=st.none() | st.just(5),
-    )
+    some = st.none() | st.just(5)
+    numbers = dict.fromkeys(("requests_per_min", "tokens_per_min", "parallel", "file_quota"), some)
+    each = st.builds(TenantLimits, **numbers, budget=st.none() | st.just(Budget(5)))
     key, team = data.draw(each), data.draw(each)
     have_limits = [any((one.requests_per_min, one.tokens_per_min, one.parallel, one.budget)) for one in (key, team)]
-    assert [account.name for account in online(client(key, team))] == [
-        name for name, has in zip(("key_1", "tenant/red"), have_limits, strict=True) if has
-    ]
+    names = [name for name, has in zip(("key_1", "tenant/red"), have_limits, strict=True) if has]
+    assert [account.name for account in online(client(key, team))] == names
 
 
 def test_lines_share_rates_and_leave_half_or_have_rates_of_their_own_and_budgets_are_common() -> None:
@@ -152,9 +146,8 @@ def test_a_time_is_never_told_too_early() -> None:
 
 def test_words_are_of_one_or_of_many() -> None:
     one = Account("The tenant 'red'", "a", "a", parallel=1)
-    assert words(refusal([one], [Left()], [(0, "parallel")], NOW)).startswith(
-        "The tenant 'red' may have one request at once"
-    )
+    text = words(refusal([one], [Left()], [(0, "parallel")], NOW))
+    assert text.startswith("The tenant 'red' may have one request at once")
 
 
 @given(st.lists(st.tuples(ACCOUNTS, LEFTS), min_size=1, max_size=2))

@@ -7,19 +7,18 @@ import pytest
 from app.anthropic.schemas import MessagesRequest
 from app.dispatch.asking import Asking
 from app.dispatch.models.aliases import Aliases, AliasTurn, choose, shared
-from app.dispatch.models.models import load_models
 from app.dispatch.runtime import Deployment
 from app.errors import RequestError, SettingsError
 from app.messages.kinds import Task
 from app.openai.schemas import ChatRequest
-from app.pools.pools_file import load_pools
-from app.pools.schema import Alias, Pool, PoolsFile
+from app.pools.schema import Alias
 from app.schemas.validation import parse
 from app.settings import load_settings
+from tests.models import mock, models_of, pools_error
 
 CHAT = Alias(primary="big", fallback="small", split={"new": 0.05})
 TASKS: dict[str, Task] = {"big": "generate", "small": "generate", "new": "generate", "vectors": "embed"}
-MODELS = {name: Pool(model=name, engine="mock", task=task) for name, task in TASKS.items()}
+MODELS = {name: mock(model=name, task=task) for name, task in TASKS.items()}
 KEYS = [f"session-{number}" for number in range(4000)]
 
 
@@ -118,19 +117,13 @@ def test_an_adapter_may_stand_under_an_alias_and_its_fallback_answers_when_it_is
     ],
 )
 def test_a_wrong_alias_is_named(alias: str, problem: str, tmp_path: Path) -> None:
-    file = tmp_path / "pools.yaml"
-    pools = (
-        "a: {model: big, engine: mock}, b: {model: small, engine: mock}, c: {model: vectors, engine: mock, task: embed}"
-    )
-    file.write_text(f"pools: {{{pools}}}\naliases: {{{alias}}}")
-    with pytest.raises(SettingsError) as error:
-        load_pools(file)
-    assert problem in error.value.message
+    tasks = {"big": "generate", "small": "generate", "vectors": "embed"}
+    pools = ", ".join(f"{name}: {{model: {name}, engine: mock, task: {task}}}" for name, task in tasks.items())
+    assert problem in pools_error(tmp_path, f"pools: {{{pools}}}\naliases: {{{alias}}}")
 
 
 def asking(**aliases: Alias) -> Asking:
-    pools = {"a": Pool(model="big", engine="mock"), "b": Pool(model="small", engine="mock", endpoints=["completions"])}
-    models = load_models(PoolsFile.model_validate({"pools": pools}))
+    models = models_of(a=mock(model="big"), b=mock(model="small", endpoints=["completions"]))
     return Asking(Deployment(load_settings(), {}, models, aliases=Aliases(aliases, models)))
 
 
@@ -160,9 +153,5 @@ async def test_an_endpoint_that_a_pool_does_not_name_is_refused() -> None:
 
 
 def test_pools_of_one_model_have_the_same_endpoints() -> None:
-    pools = {
-        "a": Pool(model="big", engine="mock"),
-        "b": Pool(model="big", engine="mock", endpoints=["chat"]),
-    }
     with pytest.raises(SettingsError, match="endpoints"):
-        load_models(PoolsFile.model_validate({"pools": pools}))
+        models_of(a=mock(), b=mock(endpoints=["chat"]))

@@ -3,14 +3,11 @@
 import json
 from typing import Any
 
-import orjson
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
 from app.dialects.dialect import Dialect
 from app.dialects.families import DIALECTS
-from app.dialects.output_parser import OutputParser
-from app.dialects.parts import Arguments, CallBegun, Content, Reasoning
 from app.engines.mock.grammar_state import grammar_states
 from app.engines.mock.sampler import Sampler
 from app.engines.mock.vocabulary import Vocabulary
@@ -20,14 +17,16 @@ from app.messages.job import Grammar, Sampling
 from app.openai.answer_grammar import Situation, answer_grammar
 from app.openai.schemas import ChatRequest
 from app.openai.structured import Format
-from app.pools.schema import Pool
-from app.schemas.validation import parse
 from app.tokenizing.tokenizer import load_tokenizer
+from tests.dialect_parts import arguments, calls, parts_of, texts
 from tests.grammar_checks import check_all
+from tests.models import MODEL_DIR
 from tests.present import present
 from tests.refusals import refused
+from tests.unit.test_own_conformance import FAMILIES
+from tests.unit.test_tools import chat
 
-TOKENIZER = load_tokenizer(Pool(model="m", engine="mock").model_dir)
+TOKENIZER = load_tokenizer(MODEL_DIR)
 KNOWN = LLTokenizer(TOKENIZER.raw.to_str(), eos_token=TOKENIZER.eos_id)
 VOCABULARY = Vocabulary(TOKENIZER)
 PARAMETERS = {
@@ -46,9 +45,11 @@ def tool(name: str = "look", *, strict: bool | None = None, **parameters: Any) -
     return {"type": "function", "function": {"name": name, "parameters": PARAMETERS | parameters, "strict": strict}}
 
 
+BOTH = [tool(), tool("go")]
+
+
 def asked(**fields: Any) -> ChatRequest:
-    body = {"model": "m", "messages": [{"role": "user", "content": "?"}], "tools": [tool()]} | fields
-    request = parse(ChatRequest, orjson.dumps(body))
+    request = chat(**{"tools": [tool()]} | fields)
     request.check()
     return request
 
@@ -81,35 +82,25 @@ def written(made: Grammar, begin: str) -> str:
     return TOKENIZER.decode(tokens[:-1])
 
 
-def read(dialect: Dialect, text: str, *, begun: bool = False) -> tuple[list[tuple[str, Any]], str, str]:
+def read(dialect: Dialect, text: str) -> tuple[list[tuple[str, Any]], str, str]:
     """Calls, content and reasoning."""
-    parser = OutputParser(dialect, {"look": PARAMETERS, "go": PARAMETERS}, begun=begun)
-    parts = parser.feed(text) + parser.close()
-    calls = [
-        (p.name, "".join(a.text for a in parts if isinstance(a, Arguments) and a.index == p.index))
-        for p in parts
-        if isinstance(p, CallBegun)
-    ]
-    texts = ["".join(p.text for p in parts if isinstance(p, kind)) for kind in (Content, Reasoning)]
-    return [(name, json.loads(arguments)) for name, arguments in calls], texts[0], texts[1]
+    parts = parts_of(dialect, {"look": PARAMETERS, "go": PARAMETERS}, [text])
+    reasoning, content = texts(parts)
+    return [(name, json.loads(arguments)) for name, arguments in calls(parts)], content, reasoning
 
 
 @pytest.mark.parametrize("name", WRITABLE)
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "look"}}], ids=["any", "one"])
 def test_what_a_model_is_forced_to_write_is_read_as_calls(name: str, choice: Any) -> None:
     """Each family whose notation a grammar can express writes calls and nothing else."""
-    several = name not in ENDLESS
-    rules = grammar(
-        Situation(DIALECTS[name]), tools=[tool(), tool("go")], tool_choice=choice, parallel_tool_calls=several
-    )
-    calls, content, _ = read(DIALECTS[name], written(rules, "<|channel|>commentary" if DIALECTS[name].channels else ""))
-    assert calls
-    assert content.strip() == ""
-    assert choice == "required" or [function for function, _ in calls] == ["look"]
-    for _, arguments in calls:
-        assert {"days", "unit"} <= arguments.keys() <= {"days", "unit", "exact"}
-        assert type(arguments["days"]) is int
-        assert arguments["unit"] in ("C", "F")
+    dialect, several = DIALECTS[name], name not in ENDLESS
+    rules = grammar(Situation(dialect), tools=BOTH, tool_choice=choice, parallel_tool_calls=several)
+    answer_calls, content, _ = read(dialect, written(rules, "<|channel|>commentary" if dialect.channels else ""))
+    assert (bool(answer_calls), content.strip()) == (True, "")
+    assert choice == "required" or [function for function, _ in answer_calls] == ["look"]
+    for _, given in answer_calls:
+        assert {"days", "unit"} <= given.keys() <= {"days", "unit", "exact"}
+        assert (type(given["days"]), given["unit"] in ("C", "F")) == (int, True)
 
 
 @pytest.mark.parametrize("name", sorted(UNWRITABLE))
@@ -129,7 +120,6 @@ def hermes(name: str = "look", arguments: str = '{"days": 1, "unit": "C"}') -> s
 
 
 CALL, GO, BAD = hermes(), hermes("go"), hermes(arguments='{"days": "one", "unit": "C"}')
-BOTH = [tool(), tool("go")]
 JSON: dict[str, Any] = {"response_format": {"type": "json_object"}}
 
 
@@ -227,30 +217,29 @@ TREE = {
 NODE = '{"name": null, "unit": "F", "parts": [], "same": []}'
 
 
-def glm(name: str = "Kiel", unit: str = "C", parts: str = f"[{NODE}]", same: str = '["C"]') -> str:
-    values = {"name": name, "unit": unit, "parts": parts, "same": same}
-    arguments = "".join(f"<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n" for key, value in values.items())
-    return f"<tool_call>look\n{arguments}</tool_call>"
+def glm(**values: str) -> str:
+    usual = {"name": "Kiel", "unit": "C", "parts": f"[{NODE}]", "same": '["C"]'}
+    return FAMILIES["glm45"].calls([("look", usual | values)])
+
+
+def tree_grammar() -> Grammar:
+    look = tool() | {"function": {"name": "look", "parameters": TREE}}
+    return grammar(Situation(DIALECTS["glm"]), tools=[look], tool_choice="required")
 
 
 def test_parameters_written_one_by_one_may_refer_to_any_part_of_the_schema() -> None:
-    rules = grammar(Situation(DIALECTS["glm"]), tools=[tool() | {"function": {"name": "look", "parameters": TREE}}],
-                    tool_choice="required")  # fmt: skip
+    rules = tree_grammar()
     assert allows(rules, glm())
-    assert not allows(rules, glm(parts="[[[]]]"))
-    assert not allows(rules, glm(unit="K"))
-    assert not allows(rules, glm(same='["K"]'))
+    for wrong in ({"parts": "[[[]]]"}, {"unit": "K"}, {"same": '["K"]'}):
+        assert not allows(rules, glm(**wrong))
 
 
 def test_a_text_that_may_also_be_null_is_written_without_quotes_as_it_is_read() -> None:
-    rules = grammar(Situation(DIALECTS["glm"]), tools=[tool() | {"function": {"name": "look", "parameters": TREE}}],
-                    tool_choice="required")  # fmt: skip
+    rules = tree_grammar()
     for name, value in (("Kiel", "Kiel"), ("null", None)):
-        assert allows(rules, glm(name))
-        parser = OutputParser(DIALECTS["glm"], {"look": TREE})
-        parts = parser.feed(glm(name)) + parser.close()
-        arguments = json.loads("".join(part.text for part in parts if isinstance(part, Arguments)))
-        assert (arguments["name"], arguments["unit"], len(arguments["parts"])) == (value, "C", 1)
+        assert allows(rules, glm(name=name))
+        given = arguments(DIALECTS["glm"], "look", TREE, [glm(name=name)])
+        assert (given["name"], given["unit"], len(given["parts"])) == (value, "C", 1)
 
 
 def test_parameters_that_refer_to_others_are_bounded_together() -> None:

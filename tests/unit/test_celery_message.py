@@ -12,7 +12,7 @@ from kombu.transport.redis import Channel as RedisChannel
 from kombu.utils.json import loads
 
 from app.celery import app as our_app
-from app.ids import ApiId, PoolId, QueueName, RequestId, WorkerId
+from app.ids import PoolId, QueueName, RequestId, WorkerId
 from app.keys import PRIORITY_SEP, PRIORITY_STEPS
 from app.messages.celery_message import (
     DECODE_TASK,
@@ -26,28 +26,30 @@ from app.messages.celery_message import (
     task_messages,
 )
 from app.messages.handoff import Handoff, KvHandle, Rendezvous
-from app.messages.job import Job, Sampling, Stage
+from app.messages.job import Stage
+from tests.jobs import job
+
+
+def stage(kind: Any, worker: str = "a", rank: int = 0, media: tuple[int, ...] = ()) -> Stage:
+    return Stage(kind, PoolId(kind), WorkerId(worker), rank, media)
+
 
 QUEUE = QueueName("decode-pool-a.12ab34cd")
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 REQUEST = RequestId("chatcmpl-0123456789abcdef01234567")
 
 
-def celerys_own(attempt: int, priority: int) -> dict[str, Any]:
-    """The message that Celery's publisher and kombu's virtual transport (base of the Redis one) put into a queue."""
+def plain_celery() -> Celery:
     app = Celery("xylem", broker="memory://")
     app.conf.update(task_serializer="json", task_ignore_result=True, result_backend=None)
+    return app
+
+
+def celerys_own(attempt: int, priority: int) -> dict[str, Any]:
+    """The message that Celery's publisher and kombu's virtual transport (base of the Redis one) put into a queue."""
+    app, options = plain_celery(), {"queue": QUEUE, "priority": priority, "retries": attempt, "ignore_result": True}
     with app.connection_for_write() as connection:
-        app.send_task(
-            DECODE_TASK,
-            args=(REQUEST, attempt),
-            task_id=REQUEST,
-            queue=QUEUE,
-            priority=priority,
-            retries=attempt,
-            ignore_result=True,
-            connection=connection,
-        )
+        app.send_task(DECODE_TASK, args=(REQUEST, attempt), task_id=REQUEST, connection=connection, **options)
         message: dict[str, Any] = connection.default_channel._get(QUEUE)
     return message
 
@@ -120,10 +122,8 @@ def test_a_handoff_travels_as_the_first_argument(handoff: Handoff | None) -> Non
 def test_a_room_says_which_rank_computes_the_prompt(ranks: int, data: st.DataObject) -> None:
     """SGLang takes the room modulo the number of its ranks."""
     rank = data.draw(st.integers(0, ranks - 1))
-    stages = [Stage("prefill", PoolId("p"), WorkerId("a"), rank), Stage("decode", PoolId("d"), WorkerId("b"), 0)]
-    job = Job(REQUEST, 0, ApiId("a"), [1], Sampling(max_tokens=1), 2e9, stages=stages)
-    rooms = {read_task_message(raw)[0] for raw in task_messages(job, 3, None, "host:1", ranks)}
-    [room] = rooms
+    of = job(name=REQUEST, stages=[stage("prefill", rank=rank), stage("decode")])
+    [room] = {read_task_message(raw)[0] for raw in task_messages(of, 3, None, "host:1", ranks)}
     assert isinstance(room, Rendezvous)
     assert room.room % ranks == rank
 
@@ -133,14 +133,10 @@ def test_a_prefill_message_is_the_chain_that_celery_publishes(step: int) -> None
     """chain(prefill, decode), each in its worker's queue. The priority is inherited, so it stands in the first only."""
     first, then = QueueName("prefill-pool-a.1"), QueueName("decode-pool-a.2")
     ours = decoded(json.loads(task_message(PREFILL_TASK, first, REQUEST, 0, step, then=then)))
-    app = Celery("xylem", broker="memory://")
-    app.conf.update(task_serializer="json", task_ignore_result=True, result_backend=None)
-    work = chain(
-        app.signature(PREFILL_TASK, (REQUEST, 0)).set(
-            queue=first, priority=step, task_id=f"{REQUEST}.0.prefill", ignore_result=True
-        ),
-        app.signature(DECODE_TASK, (REQUEST, 0)).set(queue=then, task_id=REQUEST, ignore_result=True),
-    )
+    app = plain_celery()
+    prefill, decode = (app.signature(task, (REQUEST, 0)) for task in (PREFILL_TASK, DECODE_TASK))
+    prefill.set(queue=first, priority=step, task_id=f"{REQUEST}.0.prefill", ignore_result=True)
+    work = chain(prefill, decode.set(queue=then, task_id=REQUEST, ignore_result=True))
     with app.connection_for_write() as connection:
         work.apply_async(connection=connection)
         theirs = decoded(json.loads(json.dumps(connection.default_channel._get(first))))
@@ -154,16 +150,12 @@ def test_the_message_that_follows_a_prefill_is_the_one_that_celerys_chain_publis
     called: str, traceparent: str
 ) -> None:
     """Sent from its message by an ordinary worker. Only Flower's text of a handoff is shorter than Celery's."""
-    stages = [Stage("prefill", PoolId("p"), WorkerId("a"), 0), Stage("decode", PoolId("d"), WorkerId("b"), 0)]
-    job = Job(
-        REQUEST, 0, ApiId("a"), [1], Sampling(max_tokens=1), 2e9,
-        stages=stages, x_request_id=called or REQUEST, traceparent=traceparent,
-    )  # fmt: skip
+    stages = [stage("prefill"), stage("decode")]
+    of = job(name=REQUEST, stages=stages, x_request_id=called or REQUEST, traceparent=traceparent)
     handoff = KvHandle("an engine", 9e9, 200, {"where": [1, 2]})
-    before = json.loads(task_messages(job, PRIORITY_STEPS[1], None, "")[0])
-    queue, step, ours = next_message(job, handoff)
-    app = Celery("xylem", broker="memory://")
-    app.conf.update(task_serializer="json", task_ignore_result=True, result_backend=None)
+    before = json.loads(task_messages(of, PRIORITY_STEPS[1], None, "")[0])
+    queue, step, ours = next_message(of, handoff)
+    app = plain_celery()
     (following,) = json.loads(RedisChannel.codecs["base64"].decode(before["body"]))[2]["chain"]
     with app.connection_for_write() as connection:
         app.signature(following).apply_async(  # as `celery.app.trace` does
@@ -203,18 +195,12 @@ def test_kombu_uses_our_priority_steps_and_separator() -> None:
 
 def test_pictures_prompt_and_answer_are_one_chain() -> None:
     """Both workers that encode get the whole chain; the last one sends what Celery would: the prefill with its rest."""
-    stages = [
-        Stage("encode_pictures", PoolId("eyes"), WorkerId("1"), 0, (0,)),
-        Stage("encode_pictures", PoolId("eyes"), WorkerId("2"), 0, (1,)),
-        Stage("prefill", PoolId("prefill"), WorkerId("3"), 0),
-        Stage("decode", PoolId("decode"), WorkerId("4"), 0),
-    ]
-    job = Job(REQUEST, 0, ApiId("a"), [1], Sampling(max_tokens=1), 0.0, stages=stages, traceparent=TRACEPARENT)
-    messages = [json.loads(raw) if raw else None for raw in task_messages(job, 0, None, "")]
-    first, second = messages[0], messages[1]
-    assert first is not None
-    assert second is not None
-    assert messages[2:] == [None, None]
+    eyes = [stage("encode_pictures", str(number + 1), media=(number,)) for number in range(2)]
+    of = job(name=REQUEST, stages=[*eyes, stage("prefill", "3"), stage("decode", "4")], traceparent=TRACEPARENT)
+    *encoders, prefill, decode = task_messages(of, 0, None, "")
+    assert not prefill
+    assert not decode
+    first, second = map(json.loads, encoders)
     for message in (first, second):
         assert message["headers"]["traceparent"] == TRACEPARENT
         assert message["headers"]["task"] == PICTURES_TASK
@@ -222,7 +208,7 @@ def test_pictures_prompt_and_answer_are_one_chain() -> None:
         tasks = [(task["task"], task["options"]["queue"]) for task in embed["chain"]]
         assert tasks == [(DECODE_TASK, "decode.4"), (PREFILL_TASK, "prefill.3")]
     assert first["headers"]["id"] != second["headers"]["id"]
-    queue, _step, raw = behind_pictures(job, WorkerId("2"))
+    queue, _step, raw = behind_pictures(of, WorkerId("2"))
     following = json.loads(raw)
     assert (queue, following["headers"]["task"]) == ("prefill.3", PREFILL_TASK)
     assert following["headers"]["traceparent"] == TRACEPARENT

@@ -26,6 +26,20 @@ def _run(*argv: str) -> Result:
     return CliRunner().invoke(cli, argv)
 
 
+def _errors(code: int, *argv: str) -> str:
+    """The words of a command that ends with this exit code."""
+    result = _run(*argv)
+    assert (result.exit_code, result.stdout) == (code, "")
+    return result.stderr
+
+
+def _checks(*argv: str, code: int = 0) -> dict[str, dict[str, str]]:
+    """The checks of `xylem doctor`, by name."""
+    result = _run("doctor", "--json", *argv)
+    assert result.exit_code == code
+    return {check["name"]: check for check in json.loads(result.stdout)}
+
+
 def test_help_is_quick_because_it_imports_nothing_heavy() -> None:
     """Commands import what they need when they run."""
     script = (
@@ -41,29 +55,25 @@ def test_up_refuses_a_used_port_before_it_writes_or_starts_anything(tmp_path: Pa
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         port = listener.getsockname()[1]
-        api = _run("up", "--engine", "mock", "--port", str(port))
-        flower = _run("up", "--engine", "mock", "--port", "18765", "--flower-port", str(port))
-    assert (api.exit_code, flower.exit_code) == (1, 1)
-    assert f"port {port} of 127.0.0.1 is in use; choose another one with --port" in api.stderr
-    assert f"port {port} of 127.0.0.1 is in use; choose another one with --flower-port" in flower.stderr
+        api = _errors(1, "up", "--engine", "mock", "--port", str(port))
+        flower = _errors(1, "up", "--engine", "mock", "--port", "18765", "--flower-port", str(port))
+    for errors, option in ((api, "--port"), (flower, "--flower-port")):
+        assert f"port {port} of 127.0.0.1 is in use; choose another one with {option}" in errors
     assert list(tmp_path.iterdir()) == []
 
 
 def test_up_refuses_one_port_for_two_servers() -> None:
     """All would start, and the second of them end."""
-    result = _run("up", "--engine", "mock", "--port", "18765", "--flower-port", "18765")
-    assert result.exit_code == 2
-    assert "--port and --flower-port are the same port, 18765" in result.stderr
+    errors = _errors(2, "up", "--engine", "mock", "--port", "18765", "--flower-port", "18765")
+    assert "--port and --flower-port are the same port, 18765" in errors
 
 
 def test_up_refuses_a_redis_that_does_not_answer_and_hides_its_password() -> None:
     """Workers would wait for it for ever."""
-    result = _run(
-        "up", "--engine", "mock", "--port", "18765", "--flower-port", "18766", "--redis", "redis://:pw@127.0.0.1:1"
-    )
-    assert result.exit_code == 1
-    assert "Redis does not answer at redis://127.0.0.1:1" in result.stderr
-    assert "pw" not in result.stderr
+    ports = ("--port", "18765", "--flower-port", "18766")
+    errors = _errors(1, "up", "--engine", "mock", *ports, "--redis", "redis://:pw@127.0.0.1:1")
+    assert "Redis does not answer at redis://127.0.0.1:1" in errors
+    assert "pw" not in errors
 
 
 def test_up_refuses_an_engine_beside_a_pools_file(tmp_path: Path) -> None:
@@ -74,24 +84,18 @@ def test_up_refuses_an_engine_beside_a_pools_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", [["up", "--pools", "absent.yaml"], ["api"]])
 def test_a_missing_pools_file_is_named(command: list[str]) -> None:
     """Exit code 2: what was asked for can't be done."""
-    result = _run(*command)
-    assert result.exit_code == 2
-    assert "No such file" in result.stderr
+    assert "No such file" in _errors(2, *command)
 
 
 def test_a_bad_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """The variable and its value, in one line."""
     monkeypatch.setenv("XYLEM_PORT", "eighty")
-    result = _run("api")
-    assert result.exit_code == 2
-    assert "XYLEM_PORT='eighty'" in result.stderr
+    assert "XYLEM_PORT='eighty'" in _errors(2, "api")
 
 
 def test_doctor_finds_nothing_wrong_with_a_plain_installation() -> None:
     """The mock engine and the embedded Valkey are always there."""
-    result = _run("doctor", "--json")
-    assert result.exit_code == 0
-    checks = {check["name"]: check for check in json.loads(result.stdout)}
+    checks = _checks()
     assert checks["engine mock"]["state"] == "ok"
     assert "embedded" in checks["Redis"]["found"]
     assert "never ran" in checks["engine trtllm"]["advice"]
@@ -101,9 +105,7 @@ def test_doctor_says_what_to_do_and_fails_when_something_blocks(tmp_path: Path) 
     """A Redis that is named must answer, a pools file that is named must parse."""
     pools = tmp_path / "pools.yaml"
     pools.write_text("pools: {a: {model: m, engine: mock, colour: red}}")
-    result = _run("doctor", "--json", "--redis", "redis://127.0.0.1:1", "--pools", str(pools))
-    assert result.exit_code == 1
-    checks = {check["name"]: check for check in json.loads(result.stdout)}
+    checks = _checks("--redis", "redis://127.0.0.1:1", "--pools", str(pools), code=1)
     assert checks["Redis"]["state"] == checks["pools"]["state"] == "fail"
     assert "colour" in checks["pools"]["found"]
     assert all(check["advice"] for check in checks.values() if check["state"] == "fail")
@@ -113,7 +115,7 @@ def test_doctor_names_variables_that_are_no_settings(monkeypatch: pytest.MonkeyP
     """Processes ignore them: a mistyped one would never be noticed."""
     monkeypatch.setenv("XYLEM_WORKERPORT", "9100")
     monkeypatch.setenv("XYLEM_WORKER_PORT", "9100")
-    checks = {check["name"]: check for check in json.loads(_run("doctor", "--json").stdout)}
+    checks = _checks()
     assert checks["XYLEM_WORKERPORT"]["advice"] == "is it XYLEM_WORKER_PORT?"
     assert "XYLEM_WORKER_PORT" not in checks
 
@@ -125,9 +127,7 @@ def test_doctor_shows_what_each_pool_runs(tmp_path: Path) -> None:
         "pools: {p: {model: far, engine: vllm, path: 'hf://org/tiny@v1', task: embed, endpoints: [embeddings]},"
         " q: {model: m, engine: mock, role: prefill, max_model_len: 99}, r: {model: m, engine: mock, role: decode}}"
     )
-    result = _run("doctor", "--json", "--pools", str(pools))
-    checks = {check["name"]: check for check in json.loads(result.stdout)}
-    assert result.exit_code == 0
+    checks = _checks("--pools", str(pools))
     assert checks["pool q"]["found"] == f"mock {version('xylem-serve')}: generate, prefill; built-in model, 99 tokens"
     assert checks["pool p"]["found"].endswith("embed, embeddings; hf://org/tiny@v1")
     assert "xylem pull" in checks["pool p"]["advice"]
@@ -136,16 +136,12 @@ def test_doctor_shows_what_each_pool_runs(tmp_path: Path) -> None:
 def test_up_refuses_an_engine_that_is_not_installed(tmp_path: Path) -> None:
     pools = tmp_path / "pools.yaml"
     pools.write_text("pools: {a: {model: m, engine: trtllm, path: /models/m}}")
-    result = _run("up", "--pools", str(pools))
-    assert result.exit_code == 2
-    assert "TensorRT-LLM is not installed" in result.stderr
+    assert "TensorRT-LLM is not installed" in _errors(2, "up", "--pools", str(pools))
 
 
 def test_chat_without_a_server_says_how_to_start_one() -> None:
     """Instead of a connection error's traceback."""
-    result = _run("chat", "hello", "--url", "http://127.0.0.1:1")
-    assert result.exit_code == 1
-    assert "start one with: xylem up" in result.stderr
+    assert "start one with: xylem up" in _errors(1, "chat", "hello", "--url", "http://127.0.0.1:1")
 
 
 def test_doctor_warns_of_an_api_that_others_reach_without_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,8 +150,7 @@ def test_doctor_warns_of_an_api_that_others_reach_without_a_key(monkeypatch: pyt
     def keys(host: str, required: str) -> dict[str, str]:
         monkeypatch.setenv("XYLEM_HOST", host)
         monkeypatch.setenv("XYLEM_REQUIRE_KEYS", required)
-        checks: list[dict[str, str]] = json.loads(_run("doctor", "--json").stdout)
-        return next(check for check in checks if check["name"] == "API keys")
+        return _checks()["API keys"]
 
     assert keys("127.0.0.1", "false")["state"] == "ok"
     assert "XYLEM_REQUIRE_KEYS" in keys("0.0.0.0", "false")["advice"]
@@ -166,27 +161,24 @@ def test_keys_says_which_redis_does_not_answer_and_hides_its_password(monkeypatc
     """Nobody is left with a key that was never stored."""
     monkeypatch.setenv("XYLEM_REDIS_URL", "redis://me:pw@127.0.0.1:1")
     for command in (("create", "alice"), ("list",), ("revoke", "alice")):
-        result = _run("keys", *command)
-        assert (result.exit_code, result.stdout) == (1, "")
-        assert "redis://127.0.0.1:1" in result.stderr
-        assert "pw" not in result.stderr
+        errors = _errors(1, "keys", *command)
+        assert "redis://127.0.0.1:1" in errors
+        assert "pw" not in errors
 
 
 def test_a_report_that_cannot_be_written_says_where(tmp_path: Path) -> None:
     for name in ("nowhere/x.csv", "nowhere/x.parquet"):
-        result = _run("usage", "export", str(tmp_path / name))
-        assert result.exit_code == 1
-        assert result.stderr.splitlines() == [f"xylem: {tmp_path / name}: No such file or directory"]
+        errors = _errors(1, "usage", "export", str(tmp_path / name))
+        assert errors.splitlines() == [f"xylem: {tmp_path / name}: No such file or directory"]
 
 
 def test_an_option_that_redis_has_not_is_named_with_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker and the API read the same settings."""
     monkeypatch.setenv("XYLEM_REDIS_URL", "redis://127.0.0.1:1/0?foo=bar")
     for command in (["keys", "list"], ["api"]):
-        result = _run(*command)
-        assert result.exit_code == 2
-        assert "XYLEM_REDIS_URL" in result.stderr
-        assert "no option 'foo'" in result.stderr
+        errors = _errors(2, *command)
+        assert "XYLEM_REDIS_URL" in errors
+        assert "no option 'foo'" in errors
 
 
 def test_a_key_has_a_name_that_can_be_shown_and_limits_above_zero() -> None:
@@ -199,10 +191,8 @@ def test_pull_names_the_models_that_there_are_and_models_shows_what_is_missing(t
     """Nothing is to be done without a remote model."""
     pools = tmp_path / "pools.yaml"
     pools.write_text("pools: {p: {model: far, engine: mock, path: 'hf://org/tiny@v1'}, q: {model: near, engine: mock}}")
-    unknown = _run("pull", "other", "--pools", str(pools))
-    assert (unknown.exit_code, unknown.stderr.strip()) == (
-        2, f"xylem: {pools} has no model 'other' (it has: far, near)",
-    )  # fmt: skip
+    errors = _errors(2, "pull", "other", "--pools", str(pools))
+    assert errors.strip() == f"xylem: {pools} has no model 'other' (it has: far, near)"
     assert "has to be hf://organisation/name" in _run("pull", "hf://tiny").stderr
     assert "nothing to fetch" in _run("pull", "near", "--pools", str(pools)).stderr
     assert "hf://org/tiny@v1" in _run("models", "--pools", str(pools)).stdout

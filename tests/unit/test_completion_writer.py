@@ -1,6 +1,5 @@
 """The events of a stream are put together from bytes; they have to be the JSON that OpenAI sends."""
 
-import dataclasses
 import json
 from typing import Any, Literal
 from unittest.mock import MagicMock
@@ -17,9 +16,8 @@ from app.dialects.families import reasoning_only
 from app.dispatch.answering.dispatcher import Dispatcher
 from app.dispatch.answering.generation import Generation
 from app.dispatch.generation_plan import GenerationPlan
-from app.dispatch.models.models import Model
 from app.dispatch.models.writing import Writing
-from app.ids import ApiId, PoolId, RequestId
+from app.ids import ApiId, RequestId
 from app.messages.deltas import merge
 from app.messages.events import Delta, TokenLogprob
 from app.messages.job import Sampling
@@ -30,34 +28,33 @@ from app.openai.completion_writer import DONE, CompletionWriter
 from app.openai.completions import TextWriter
 from app.openai.envelope import usage
 from app.openai.logprobs import TextLogprobs, chat_logprobs
-from app.openai.schemas import ChatRequest, CompletionRequest
-from app.pools.schema import Pool
-from app.telemetry import Meters
-from app.tokenizing.tokenizer import load_tokenizer
+from app.openai.schemas import CompletionRequest
+from tests.models import model
+from tests.unit.test_tools import chat
 
 Kind = Literal["chat", "text"]
-MODEL_DIR = Pool(model="mock", engine="mock").model_dir
 LOGPROBS = [TokenLogprob('é"', 5, -0.5, [('é"', 5, -0.5), ("\n", 6, -1.25)])]
 DELTA = Delta(RequestId("r"), 0, " word", [7])
+THINKS = Writing(reasoning_only("<think>", "</think>"), reasons=True)
 
 
-def call(name: str = 'org/"model" é') -> Generation:
+def call(name: str = 'org/"model" é', **of_model: Any) -> Generation:
     """A real one, never entered: it sends nothing."""
-    model = Model(name, (PoolId("p"),), (), None, load_tokenizer(MODEL_DIR), 100, Meters(name))
     dispatcher = MagicMock(Dispatcher, api=ApiId("0a1b2c3d"), hook=None, usage=None)
-    plan = GenerationPlan("chatcmpl-", model, [[1, 2, 3]], [Sampling(9)], timeout_s=1)
+    plan = GenerationPlan("chatcmpl-", model(name, **of_model), [[1, 2, 3]], [Sampling(9)], timeout_s=1)
     generation = Generation(plan, dispatcher=dispatcher)
     generation.completion_tokens, generation.cached_tokens = 4, 2
     return generation
 
 
-def chunks(kind: Kind = "chat", of: Generation | None = None, **options: bool) -> CompletionWriter:
-    fields = {"model": "m", "stream": True, "stream_options": options or None}
+def asked(kind: Kind, of: Generation | None = None, **fields: Any) -> CompletionWriter:
     if kind == "chat":
-        return ChatWriter(
-            of or call(), ChatRequest.model_validate(fields | {"messages": [{"role": "user", "content": "?"}]})
-        )
-    return TextWriter(of or call(), CompletionRequest.model_validate(fields | {"prompt": ""}))
+        return ChatWriter(of or call(), chat(**fields))
+    return TextWriter(of or call(), CompletionRequest.model_validate({"model": "m", "prompt": ""} | fields))
+
+
+def chunks(kind: Kind = "chat", of: Generation | None = None, **options: bool) -> CompletionWriter:
+    return asked(kind, of, stream=True, stream_options=options or None)
 
 
 def read(event: bytes) -> Any:
@@ -84,28 +81,19 @@ deltas = st.builds(
 )
 
 
+def expected(of: Generation, kind: str, choice: int, d: Delta, **shown: Any) -> dict[str, Any]:
+    end = {"finish_reason": d.finish} | ({"stop_reason": d.stop} if d.finish else {})
+    head = {"id": of.id, "object": kind, "created": of.created, "model": of.model.name}
+    return head | {"choices": [{"index": choice, **shown, **end}]}
+
+
 @given(deltas, st.integers(0, 127), texts)
 def test_a_chats_chunk_is_openais_whatever_the_text(d: Delta, choice: int, name: str) -> None:
     """Quotes, newlines, emoji and separators included; and the model's name is anybody's."""
     of = call(name)
     event = read(chunks("chat", of).delta(choice, d))
-    chunk: dict[str, Any] = {
-        "id": of.id,
-        "object": "chat.completion.chunk",
-        "created": of.created,
-        "model": name,
-        "choices": [
-            {
-                "index": choice,
-                "delta": {"content": d.text},
-                "logprobs": chat_logprobs(d),
-                "finish_reason": d.finish,
-            }
-        ],
-    }
-    if d.finish:
-        chunk["choices"][0]["stop_reason"] = d.stop
-    assert event == chunk
+    shown = {"delta": {"content": d.text}, "logprobs": chat_logprobs(d)}
+    assert event == expected(of, "chat.completion.chunk", choice, d, **shown)
     ChatCompletionChunk.model_validate(event, strict=True)
 
 
@@ -113,19 +101,8 @@ def test_a_chats_chunk_is_openais_whatever_the_text(d: Delta, choice: int, name:
 def test_a_text_chunk_is_openais_whatever_the_text(d: Delta, choice: int) -> None:
     """The other endpoint, the other shape."""
     of = call()
-    event = read(chunks("text", of).delta(choice, d))
-    chunk: dict[str, Any] = {
-        "id": of.id,
-        "object": "text_completion",
-        "created": of.created,
-        "model": of.model.name,
-        "choices": [
-            {"index": choice, "text": d.text, "logprobs": TextLogprobs()(choice, d), "finish_reason": d.finish}
-        ],
-    }
-    if d.finish:
-        chunk["choices"][0]["stop_reason"] = d.stop
-    assert event == chunk
+    shown = {"text": d.text, "logprobs": TextLogprobs()(choice, d)}
+    assert read(chunks("text", of).delta(choice, d)) == expected(of, "text_completion", choice, d, **shown)
 
 
 def test_the_openai_client_can_read_text_chunks() -> None:
@@ -179,10 +156,9 @@ def test_the_last_chunk_has_usage_and_no_choices_when_it_was_asked_for(kind: Kin
     """The stream ends with [DONE] in any case."""
     of = call()
     assert chunks(kind, of).last() == DONE
-    event, end = chunks(kind, of, include_usage=True).last()[: -len(DONE)], DONE
-    assert read(event)["choices"] == []
-    assert read(event)["usage"] == usage(of)
-    assert chunks(kind, of, include_usage=True).last().endswith(end)
+    raw = chunks(kind, of, include_usage=True).last()
+    event = read(raw.removesuffix(DONE))
+    assert (raw.endswith(DONE), event["choices"], event["usage"]) == (True, [], usage(of))
 
 
 def test_a_chat_is_opened_with_the_assistants_role() -> None:
@@ -196,15 +172,7 @@ def test_a_chat_is_opened_with_the_assistants_role() -> None:
 
 def thinking(*texts: str, **options: bool) -> list[Any]:
     """The chunks of an answer of a model that thinks, whose last piece ends it."""
-    of = call()
-    of.model = dataclasses.replace(of.model, writing=Writing(reasoning_only("<think>", "</think>"), reasons=True))
-    body = {
-        "model": "m",
-        "messages": [{"role": "user", "content": "?"}],
-        "stream": True,
-        "stream_options": options or None,
-    }
-    chunk_writer = writer(of, ChatRequest.model_validate(body))
+    chunk_writer = writer(call(writing=THINKS), chat(stream=True, stream_options=options or None))
     deltas = [replace(DELTA, text=text, finish="stop" if text is texts[-1] else None) for text in texts]
     raw = b"".join(chunk_writer.delta(0, d) for d in deltas)
     return [json.loads(event.removeprefix(b"data: ")) for event in raw.split(b"\n\n") if event]
@@ -232,11 +200,9 @@ def test_a_chunk_of_reasoning_tells_the_usage_as_others_do() -> None:
 
 
 def test_a_whole_answers_reasoning_has_a_field_of_its_own() -> None:
-    of = call()
-    of.model = dataclasses.replace(of.model, writing=Writing(reasoning_only("<think>", "</think>"), reasons=True))
-    body = ChatRequest.model_validate({"model": "m", "messages": [{"role": "user", "content": "?"}]})
+    of = call(writing=THINKS)
     for text, reasoning, content in (("<think>a</think>b", "a", "b"), ("b", None, "b"), ("<think>a", "a", "")):
-        message = writer(of, body).choice(0, replace(DELTA, text=text, finish="stop"))["message"]
+        message = writer(of, chat()).choice(0, replace(DELTA, text=text, finish="stop"))["message"]
         assert (message["reasoning_content"], message["content"]) == (reasoning, content)
 
 
@@ -257,15 +223,6 @@ def test_merging_joins_logprobs_and_leaves_none_as_none() -> None:
     with_logprobs = replace(DELTA, logprobs=LOGPROBS)
     assert merge([(0, with_logprobs), (0, with_logprobs)])[0][1].logprobs == LOGPROBS * 2
     assert merge([(0, DELTA), (0, DELTA)])[0][1].logprobs is None
-
-
-def asked(kind: Kind, **fields: Any) -> CompletionWriter:
-    of = call()
-    if kind == "chat":
-        return ChatWriter(
-            of, ChatRequest.model_validate({"model": "m", "messages": [{"role": "user", "content": "?"}]} | fields)
-        )
-    return TextWriter(of, CompletionRequest.model_validate({"model": "m", "prompt": ""} | fields))
 
 
 CHUNKS: dict[Kind, TypeAdapter[Any]] = {

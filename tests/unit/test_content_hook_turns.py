@@ -2,7 +2,9 @@
 
 import asyncio
 import gzip
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import orjson
 import pytest
@@ -12,6 +14,20 @@ from app.dispatch.answering import content_hook
 from app.dispatch.answering.content_hook import ContentHook
 from app.errors import HookDown
 from app.settings import Settings
+
+
+async def ended(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
+
+
+@asynccontextmanager
+async def serving_hook(serve: Any, **settings: Any) -> AsyncIterator[ContentHook]:
+    """A hook that asks this server."""
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/ask"
+        yield ContentHook(Settings(hook_url=url, **settings))
 
 
 async def test_a_client_that_asks_much_has_nobody_wait_and_its_own_turns_take_no_time_of_a_call(
@@ -28,14 +44,10 @@ async def test_a_client_that_asks_much_has_nobody_wait_and_its_own_turns_take_no
                 order.append(orjson.loads(await reader.readexactly(length))["who"])
                 await asyncio.sleep(0.3)
                 writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 14\r\n\r\n" + b'{"allow":true}')
-        writer.close()
-        with suppress(OSError):
-            await writer.wait_closed()
+        await ended(writer)
         await departures.put(None)
 
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/ask"
-        hook = ContentHook(Settings(hook_url=url, hook_timeout_s=1.5))
+    async with serving_hook(serve, hook_timeout_s=1.5) as hook:
 
         async def ask(who: str) -> None:
             CLIENT.set(who)
@@ -60,14 +72,10 @@ async def test_whoever_leaves_takes_no_connection_along() -> None:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]))
                 writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 14\r\n\r\n" + b'{"allow":true}')
-        writer.close()
-        with suppress(OSError):
-            await writer.wait_closed()
+        await ended(writer)
         over.set()
 
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/ask"
-        hook = ContentHook(Settings(hook_url=url, hook_timeout_s=30))
+    async with serving_hook(serve, hook_timeout_s=30) as hook:
         for turns in [*range(40)] * 3:  # of the event loop
             task = asyncio.create_task(hook.check("prompt", dict, {}))
             for _ in range(turns):
@@ -91,13 +99,10 @@ async def test_a_reply_is_asked_for_as_it_is_and_no_other_is_decompressed(encodi
         heads.append(await reader.readuntil(b"\r\n\r\n"))
         writer.write(b"HTTP/1.1 200 OK\r\n%scontent-length: %d\r\n\r\n%s" % (encoding, len(body), body))
         await reader.read()  # until the caller has gone
-        writer.close()
-        with suppress(OSError):
-            await writer.wait_closed()
+        await ended(writer)
         departure.set()
 
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        hook = ContentHook(Settings(hook_url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/ask"))
+    async with serving_hook(serve) as hook:
         if b"gzip" in encoding:
             with pytest.raises(HookDown):
                 await hook.check("prompt", dict, {})

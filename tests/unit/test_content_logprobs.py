@@ -1,6 +1,5 @@
 """Logprobs of an answer with reasoning are those of its content's tokens, the same however the answer comes."""
 
-import dataclasses
 import json
 import time
 from itertools import pairwise
@@ -20,14 +19,13 @@ from app.openai.responses.response_object import ResponseObject, begin_object
 from app.openai.responses.schemas import ResponseRequest
 from app.schemas.validation import parse
 from app.tokenizing.token_names import TokenNames
+from tests.models import model
 from tests.unit.test_completion_writer import call
 from tests.unit.test_tools import WEATHER, chat
 
 ID = RequestId("resp_1")
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
-THINKS = dataclasses.replace(
-    call().model, writing=Writing(find_dialect("qwen3"), reasons=True), dialect="qwen3", name="m"
-)
+THINKS = model(writing=Writing(find_dialect("qwen3"), reasons=True), dialect="qwen3")
 ANSWERS = [
     "<think>\nHm, Paris.\n</think>\n\nIt is  Paris, 日本 and 😀.\n\nYes",
     "Plain, with a <thing> and spaces  ",
@@ -59,16 +57,24 @@ def deltas(text: str, cuts: list[int], *, shown: bool = True, lag: int = 0) -> l
     return [*parts, Delta(RequestId("r"), 0, text[out:], [2], finish="stop", logprobs=end)]
 
 
+def shown(text: str, logprobs: list[TokenLogprob], **fields: Any) -> Delta:
+    return Delta(RequestId("r"), 0, text, [1] * len(logprobs), logprobs=logprobs, **{"finish": "stop"} | fields)
+
+
 def told(shown: list[Any]) -> list[tuple[str, float]]:
     for entry in shown:
         assert entry["bytes"] == list(entry["token"].encode())
     return [(entry["token"], entry["logprob"]) for entry in shown]
 
 
-def of_chat(made: list[Delta]) -> tuple[str, list[tuple[str, float]]]:
+def thinking_writer(**fields: Any) -> Any:
     of = call()
     of.model = THINKS
-    chat_writer = writer(of, chat(stream=True, logprobs=True, tools=[WEATHER]))
+    return writer(of, chat(logprobs=True, tools=[WEATHER], **fields))
+
+
+def of_chat(made: list[Delta]) -> tuple[str, list[tuple[str, float]]]:
+    chat_writer = thinking_writer(stream=True)
     text, entries = "", []
     for d in made:
         if raw := chat_writer.delta(0, d):
@@ -79,12 +85,10 @@ def of_chat(made: list[Delta]) -> tuple[str, list[tuple[str, float]]]:
 
 
 def of_whole_chat(made: list[Delta]) -> tuple[str, list[tuple[str, float]]]:
-    of = call()
-    of.model = THINKS
     d = made[-1]
     tokens, logprobs = [t for each in made for t in each.tokens], [lp for each in made for lp in each.logprobs or ()]
     whole = Delta(d.request, 0, "".join(each.text for each in made), tokens, 0, d.finish, None, logprobs)
-    choice = writer(of, chat(logprobs=True, tools=[WEATHER])).choice(0, whole)
+    choice = thinking_writer().choice(0, whole)
     return choice["message"]["content"] or "", told(choice["logprobs"]["content"])
 
 
@@ -139,9 +143,7 @@ def test_the_logprobs_are_those_of_the_tokens() -> None:
 def test_tokens_that_are_no_content_are_not_kept(text: str) -> None:
     """Tokens of a long thought, call or answer are kept only as far as reading the start of a call requires."""
     parts = deltas(text, list(range(1, 2000)))[:-1]
-    of = call()
-    of.model = THINKS
-    chat_: Any = writer(of, chat(stream=True, logprobs=True, tools=[WEATHER]))
+    chat_ = thinking_writer(stream=True)
     response, most = begun_response(), 0
     for d in parts:
         chat_.delta(0, d)
@@ -154,50 +156,44 @@ def test_tokens_that_are_no_content_are_not_kept(text: str) -> None:
 def test_of_a_special_token_that_is_not_in_the_text_nothing_is_told() -> None:
     """Engines leave them out of the text of models whose markers are none of them."""
     lp = [TokenLogprob(token, 1, -1.0) for token in ("<|special|>", "It", " is", "<|special|>", " so")]
-    parts = [
-        Delta(RequestId("r"), 0, "It is", [1] * 4, logprobs=lp[:4]),
-        Delta(RequestId("r"), 0, " so", [1], logprobs=lp[4:], finish="stop"),
-    ]
+    parts = [shown("It is", lp[:4], finish=None), shown(" so", lp[4:])]
     assert of_chat(parts) == ("It is so", [("It", -1.0), (" is", -1.0), (" so", -1.0)])
 
 
 def test_a_token_that_is_spelled_without_its_leading_space_has_it_in_the_text() -> None:
     """Tokenizers that mark the start of a word in a token decode it alone in this way."""
     lp = [TokenLogprob(token, 1, -1.0) for token in ("It", "is", "so", ".")]
-    parts = [Delta(RequestId("r"), 0, "It is so.", [1] * 4, logprobs=lp, finish="stop")]
+    parts = [shown("It is so.", lp)]
     assert of_chat(parts) == ("It is so.", [("It", -1.0), (" is", -1.0), (" so", -1.0), (".", -1.0)])
 
 
 def test_of_a_token_that_a_stop_string_cuts_its_part_of_the_answer_has_the_logprob() -> None:
     """Joined, the tokens are the content."""
     lp = [TokenLogprob(token, 1, -1.0) for token in ("Plain", " hello", " world")]
-    parts = [Delta(RequestId("r"), 0, "Plain hello ", [1] * 3, logprobs=lp, finish="stop", stop="world")]
+    parts = [shown("Plain hello ", lp, stop="world")]
     assert of_chat(parts) == ("Plain hello ", [("Plain", -1.0), (" hello", -1.0), (" ", -1.0)])
     assert of_whole_chat(parts) == of_chat(parts)
     lp = [TokenLogprob(token, 1, -1.0) for token in ("It", "is", "world")]  # spelled without their own spaces
-    parts = [Delta(RequestId("r"), 0, "It is ", [1] * 3, logprobs=lp, finish="stop", stop="world")]
+    parts = [shown("It is ", lp, stop="world")]
     assert of_chat(parts) == ("It is ", [("It", -1.0), (" is", -1.0), (" ", -1.0)])
 
 
 @pytest.mark.parametrize("last", [" ", "<"])
 def test_a_special_token_takes_no_logprob_of_the_last_one(last: str) -> None:
     lp = [TokenLogprob(token, 1, -float(i)) for i, token in enumerate(["It", "<|special|>", last])]
-    parts = [Delta(RequestId("r"), 0, "It" + last, [1] * 3, logprobs=lp, finish="stop")]
+    parts = [shown("It" + last, lp)]
     assert of_chat(parts) == ("It" + last, [("It", -0.0), (last, -2.0)])
 
 
 def test_what_a_stop_string_leaves_of_a_token_is_found_among_very_many_special_ones() -> None:
     """Each was compared with all behind it: seconds, in which nobody else was answered."""
-    lp = [
-        TokenLogprob("It", 1, -1.0),
-        *[TokenLogprob("<|special|>", 2, -2.0)] * 20_000,
-        TokenLogprob(" world", 3, -3.0),
-    ]
-    parts = [Delta(RequestId("r"), 0, "It ", [1] * len(lp), logprobs=lp, finish="stop", stop="world")]
+    special = [TokenLogprob("<|special|>", 2, -2.0)] * 20_000
+    lp = [TokenLogprob("It", 1, -1.0), *special, TokenLogprob(" world", 3, -3.0)]
+    parts = [shown("It ", lp, stop="world")]
     began = time.process_time()
     assert of_chat(parts) == ("It ", [("It", -1.0), (" ", -3.0)])
     one = time.process_time() - began
-    parts[0] = Delta(RequestId("r"), 0, "It ", [1] * 2002, logprobs=lp[-2002:], finish="stop", stop="world")
+    parts[0] = shown("It ", lp[-2002:], stop="world")
     began = time.process_time()
     of_chat(parts)
     assert one < 50 * (time.process_time() - began)

@@ -11,33 +11,34 @@ from hypothesis import strategies as st
 
 from app.dialects.content_spans import SpanParser
 from app.dialects.families import DIALECTS
-from app.dialects.output_parser import OutputParser
-from app.dialects.parts import Arguments, Content, Reasoning
+from app.dialects.parts import Arguments
 from app.engines.base import StepOutput
 from app.messages.job import ContentRules, PartialOutput, Sampling
-from app.pools.schema import Pool
 from app.runner.content_stops import ContentStops, StopFinder
 from app.tokenizing.tokenizer import load_tokenizer
+from tests.dialect_parts import parts_of, texts
 from tests.jobs import job
+from tests.models import MODEL_DIR
 from tests.present import present
 from tests.unit import test_dialect_texts, test_output_parser
 from tests.unit.test_dialect_texts import TEXTS
 from tests.unit.test_output_parser import WRITTEN
 
 TOOLS = test_dialect_texts.TOOLS | test_output_parser.TOOLS
-TOKENIZER = load_tokenizer(Pool(model="mock", engine="mock").model_dir)
+TOKENIZER = load_tokenizer(MODEL_DIR)
 STOP = "Question:"
 RESTATED = "<think>I restate Question: what is asked.</think>\n\nThe answer is 42."
 CALL = '<tool_call>\n{"name": "run", "arguments": {"code": "Question: 7"}}\n</tool_call>'
 
 
 def ended(
-    text: str, *stops: str, dialect: str = "qwen3", size: int = 4, begun: bool = False, **sampling: Any
+    text: str | list[str], *stops: str, dialect: str = "qwen3", size: int = 4, begun: bool = False, **sampling: Any
 ) -> tuple[str, Any, int]:
-    """The text that goes out, the stop string, and the number of steps that were examined."""
+    """The text that goes out of these pieces, the stop string, and the number of steps that were examined."""
     parser = SpanParser(DIALECTS[dialect], TOOLS, begun=begun)
     choice = ContentStops(parser, Sampling(100, stop=stops, **sampling))
-    out, pieces = "", [text[at : at + size] for at in range(0, len(text), size)]
+    out = ""
+    pieces = text if isinstance(text, list) else [text[at : at + size] for at in range(0, len(text), size)]
     for n, piece in enumerate(pieces, 1):
         output = choice.step(StepOutput(piece, [1], finish="stop" if n == len(pieces) else None))
         out += output.text
@@ -47,8 +48,7 @@ def ended(
 
 
 def content(text: str, dialect: str = "qwen3", **place: bool) -> str:
-    parser = OutputParser(DIALECTS[dialect], TOOLS, **place)
-    return "".join(part.text for part in [*parser.feed(text), *parser.close()] if isinstance(part, Content))
+    return texts(parts_of(DIALECTS[dialect], TOOLS, [text], **place))[1]
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 1000])
@@ -87,15 +87,7 @@ def test_nothing_is_looked_at_behind_the_stop_string() -> None:
     ({"min_tokens": 2}, "a Question: ", STOP),
 ])  # fmt: skip
 def test_options_of_stop_strings_are_kept(sampling: dict[str, Any], out: str, stop: str | None) -> None:
-    pieces = ["a Question:", " ", "Question:", " c"]
-    choice = ContentStops(SpanParser(DIALECTS["qwen3"], TOOLS), Sampling(100, stop=(STOP,), **sampling))
-    answer_text = ""
-    for n, piece in enumerate(pieces, 1):
-        output = choice.step(StepOutput(piece, [1], finish="stop" if n == len(pieces) else None))
-        answer_text += output.text
-        if output.finish:
-            break
-    assert (answer_text, output.stop) == (out, stop)
+    assert ended(["a Question:", " ", "Question:", " c"], STOP, **sampling)[:2] == (out, stop)
 
 
 def test_text_is_held_back_only_while_it_may_be_the_beginning_of_a_stop_string() -> None:
@@ -140,13 +132,8 @@ def test_however_an_answer_is_cut_and_moved_it_ends_at_the_same_place(
             break
     assert output is not None
     assert (out, output.stop) == (whole.text, whole.stop)
-    positions = [
-        visible_text.find(stop)
-        for stop in sampling.stop
-        if (visible_text := content(text, begun=begun)).find(stop) >= 0
-    ]
     if whole.stop is None and CALL not in text and text.count("<think>") + begun < 2:
-        assert not positions
+        assert not any(stop in content(text, begun=begun) for stop in sampling.stop)
 
 
 @pytest.mark.parametrize("name", WRITTEN)
@@ -163,9 +150,8 @@ def test_in_every_family_a_stop_string_ends_the_content(name: str) -> None:
 def test_the_spans_of_content_are_its_text(case: dict[str, Any]) -> None:
     text, rng = case["text"], random.Random(case["text"])
     for size in (1, 2, 7, 10_000):
-        parser = SpanParser(
-            DIALECTS[case["dialect"]], TOOLS, begun=case.get("begun", False), over=case.get("over", False)
-        )
+        place = {name: case.get(name, False) for name in ("begun", "over")}
+        parser = SpanParser(DIALECTS[case["dialect"]], TOOLS, **place)
         parts, spans, fed_chars, settled_chars = [], [], 0, 0
         while fed_chars < len(text) or not fed_chars:
             piece = text[fed_chars : fed_chars + rng.randint(1, size)]
@@ -178,8 +164,7 @@ def test_the_spans_of_content_are_its_text(case: dict[str, Any]) -> None:
         parts += parser.close()
         spans += parser.spans()
         assert "".join(text[a:b] for a, b in spans) == case.get("content", "")
-        assert "".join(part.text for part in parts if isinstance(part, Content)) == case.get("content", "")
-        assert "".join(part.text for part in parts if isinstance(part, Reasoning)) == case.get("reasoning", "")
+        assert texts(parts) == (case.get("reasoning", ""), case.get("content", ""))
         assert any(isinstance(part, Arguments) for part in parts) == bool(case.get("calls"))
 
 

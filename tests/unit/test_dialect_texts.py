@@ -14,40 +14,32 @@ import pytest
 
 from app.dialects.families import DIALECTS
 from app.dialects.output_parser import OutputParser
-from app.dialects.parts import Arguments, CallBegun, Content, Reasoning
+from tests.dialect_parts import calls, texts
 
 TEXTS: list[dict[str, Any]] = json.loads(Path(__file__).with_name("dialect_texts.json").read_text())
-TEXT = {"type": "string"}
+
+
+def tool(**types: Any) -> dict[str, Any]:
+    return {"properties": {name: {"type": of} for name, of in types.items()}}
+
+
 TOOLS: dict[str, Any] = {
-    "run": {"properties": {"code": TEXT, "lang": TEXT}},
-    "get_weather": {"properties": {"city": TEXT, "days": {"type": "integer"}}},
-    "add": {"properties": {"a": {"type": "number"}, "b": {"type": "number"}}},
-    "cfg": {
-        "properties": {
-            "o": {"type": "object"},
-            "l": {"type": "array"},
-            "f": {"type": "boolean"},
-            "n": {"type": ["string", "null"]},
-        }
-    },
-    "noargs": {"properties": {}},
+    "run": tool(code="string", lang="string"),
+    "get_weather": tool(city="string", days="integer"),
+    "add": tool(a="number", b="number"),
+    "cfg": tool(o="object", l="array", f="boolean", n=["string", "null"]),
+    "noargs": tool(),
 }
 MANY = 20  # random ways to cut a text
 SIZES = range(1, 24)
 
 
-def taken_apart(case: dict[str, Any], pieces: Iterable[str]) -> tuple[str, str, list[list[str]], bool]:
+def taken_apart(case: dict[str, Any], pieces: Iterable[str]) -> tuple[str, str, list[tuple[str, str]], bool]:
     """Reasoning, content, name and arguments of each call, and whether one of them is broken."""
     has_begun, over = case.get("begun", False), case.get("over", False)
     parser = OutputParser(DIALECTS[case["dialect"]], TOOLS, begun=has_begun, over=over)
     parts = [part for piece in pieces for part in parser.feed(piece)] + parser.close()
-    calls = [[part.name, ""] for part in parts if isinstance(part, CallBegun)]
-    for part in parts:
-        if isinstance(part, Arguments):
-            calls[part.index][1] += part.text
-    reasoning = "".join(part.text for part in parts if isinstance(part, Reasoning))
-    content = "".join(part.text for part in parts if isinstance(part, Content))
-    return reasoning, content, calls, bool(parser.unfinished)
+    return *texts(parts), calls(parts), bool(parser.unfinished)
 
 
 def read(arguments: str) -> Any:
@@ -59,9 +51,9 @@ def read(arguments: str) -> Any:
 
 @pytest.mark.parametrize("case", TEXTS, ids=lambda case: f"{case['dialect']}-{case['title']}")
 def test_a_text_is_taken_apart(case: dict[str, Any]) -> None:
-    reasoning, content, calls, is_broken = taken_apart(case, [case["text"]])
+    reasoning, content, own_calls, is_broken = taken_apart(case, [case["text"]])
     assert (reasoning, content) == (case.get("reasoning", ""), case.get("content", ""))
-    assert [[name, read(arguments)] for name, arguments in calls] == case.get("calls", [])
+    assert [[name, read(arguments)] for name, arguments in own_calls] == case.get("calls", [])
     assert is_broken == case.get("broken", False)
 
 

@@ -35,14 +35,10 @@ def decide(prefills: list[Option], decodes: list[Option], ask: Ask = ASK) -> Spl
 def test_a_long_prompt_is_computed_apart_and_pulled_where_it_is_decoded() -> None:
     apart = present(decide([option("prefill")], [option("decode")]))
     to = apart.decode.placement
-    assert (apart.prefill.placement.worker, apart.prefill.placement.tokens, apart.prefill.placement.pulls) == (
-        "p",
-        4000,
-        0,
-    )
+    first = apart.prefill.placement
+    assert (first.worker, first.tokens, first.pulls) == ("p", 4000, 0)
     assert (to.worker, to.tokens, to.pulls) == ("d", 0, 250)
-    assert apart.prefill.placement.blocks == 250, "no answer is written there"
-    assert to.blocks == 257
+    assert (first.blocks, to.blocks) == (250, 257), "no answer is written there"
 
 
 @pytest.mark.parametrize(

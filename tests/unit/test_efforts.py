@@ -7,7 +7,8 @@ import pytest
 
 from app.openai.efforts import EFFORTS, effort_variables, known_efforts, nearest
 from app.tokenizing.tokenizer import Tokenizer
-from tests.unit.test_prompt import MODEL_DIR, PLAIN
+from tests.models import templated
+from tests.unit.test_prompt import PLAIN
 
 REFUSES = (
     "{% set effort = reasoning_effort | default('xhigh') %}{% if effort not in ('low', 'medium', 'xhigh') %}"
@@ -29,9 +30,11 @@ UNUSED = "{% set mentioned = enable_thinking %}"
 
 
 def tokenizer(at: Path, template: str) -> Tokenizer:
-    file = at / "template.jinja"
-    file.write_text(template + PLAIN)
-    return Tokenizer(MODEL_DIR, file)
+    return templated(at, template + PLAIN)
+
+
+def rendered(of: Tokenizer, effort: Any) -> str:
+    return of.render_chat([{"role": "user", "content": "?"}], **effort_variables(of, effort))
 
 
 @pytest.mark.parametrize(("template", "known"), [
@@ -56,11 +59,9 @@ def test_an_unknown_word_is_the_nearest_known_one(tmp_path: Path, template: str,
     """The lower one is taken of two that are equally near."""
     model_tokenizer = tokenizer(tmp_path, template)
     assert nearest(model_tokenizer, asked) == heard
-    text = model_tokenizer.render_chat([{"role": "user", "content": "?"}], **effort_variables(model_tokenizer, asked))
+    text = rendered(model_tokenizer, asked)
     if heard != "ignored":
-        assert text == model_tokenizer.render_chat(
-            [{"role": "user", "content": "?"}], **effort_variables(model_tokenizer, heard)
-        )
+        assert text == rendered(model_tokenizer, heard)
     else:
         assert effort_variables(model_tokenizer, asked) == {}
 
@@ -70,8 +71,7 @@ def test_an_unknown_word_is_the_nearest_known_one(tmp_path: Path, template: str,
     REFUSES, OWN_WORD, SOME, WRITES, OFF, SWITCH, BEHIND_SWITCH, UNUSED, "", NAMED, LOW_FLAG, MEDIUM_FLAG,
 ])  # fmt: skip
 def test_no_effort_is_refused_by_a_template(tmp_path: Path, template: str, asked: Any) -> None:
-    model_tokenizer = tokenizer(tmp_path, template)
-    model_tokenizer.render_chat([{"role": "user", "content": "?"}], **effort_variables(model_tokenizer, asked))
+    rendered(tokenizer(tmp_path, template), asked)
 
 
 def test_no_effort_is_a_templates_own_word_for_it(tmp_path: Path) -> None:

@@ -20,34 +20,29 @@ from app.api.openai.encodings import dumped
 from app.dispatch.asking import Asking
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
-from app.dispatch.models.models import find_model, load_models
-from app.dispatch.runtime import Deployment
+from app.dispatch.models.models import find_model
 from app.engines.base import Encoder, EncodeRequest
 from app.engines.mock.encoding import vector
 from app.errors import ModelNotFound, PromptTooLong, RequestError, SettingsError
-from app.ids import PoolId, RequestId, RunId, WorkerId
+from app.ids import PoolId, RequestId, RunId
 from app.messages.job import Inputs
-from app.messages.lease import Lease, Worker
 from app.openai import classify, cohere_embeddings, embeddings, rerank, score
 from app.openai.encoding import EncodingWriter, cosine, job_slices
-from app.pools.pools_file import load_pools
-from app.pools.schema import Pool, PoolsFile
-from app.routing.candidates import Ask, Candidate, Option, PlaceLimits
+from app.routing.candidates import Ask, Option
 from app.routing.cost import new_blocks
 from app.runner.engine_factory import create_engine
-from app.settings import load_settings
-from app.tenants.limit_table import TenantLimits as ClientLimits
+from app.tenants.limit_table import TenantLimits
+from tests.leases import candidate
+from tests.models import asking, mock, models_of, pools_error
 from tests.refusals import refused
 
 
 @pytest.fixture(scope="module")
 def known() -> Asking:
     """A model for each task; those that encode take 100 tokens."""
-    pools = {
-        PoolId(task): Pool.model_validate({"model": task, "engine": "mock", "task": task, "max_model_len": 100})
-        for task in ("generate", "embed", "classify")
-    }
-    return Asking(Deployment(load_settings(), pools, load_models(PoolsFile(pools=pools))))
+    tasks = ("generate", "embed", "classify")
+    pools = {PoolId(task): mock(model=task, task=task, max_model_len=100) for task in tasks}
+    return asking(models_of(**pools), pools)
 
 
 class Made(GenerationBase):
@@ -191,40 +186,37 @@ def test_a_model_is_found_for_what_it_does(known: Asking) -> None:
 def test_dimensions_are_those_of_its_configuration(tmp_path: Path, config: dict[str, Any], dimensions: Any) -> None:
     """A pool may put another configuration in its place."""
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert Pool(model="m", engine="mock", path=tmp_path).dimensions == dimensions
+    assert mock(path=tmp_path).dimensions == dimensions
     (tmp_path / "config.json").write_text("{}")
-    assert Pool(model="m", engine="mock", path=tmp_path, args={"hf_overrides": config}).dimensions == dimensions
+    assert mock(path=tmp_path, args={"hf_overrides": config}).dimensions == dimensions
 
 
 def test_an_input_is_as_long_as_sentence_transformers_have_it(tmp_path: Path) -> None:
     """Only where the pool encodes: the same folder may generate."""
     (tmp_path / "config.json").write_text('{"max_position_embeddings": 512}')
     (tmp_path / "sentence_bert_config.json").write_text('{"max_seq_length": 256}')
-    assert Pool(model="m", engine="mock", path=tmp_path, task="embed").context_len == 256
-    assert Pool(model="m", engine="mock", path=tmp_path).context_len == 512
+    assert mock(path=tmp_path, task="embed").context_len == 256
+    assert mock(path=tmp_path).context_len == 512
 
 
 def test_pools_that_encode_have_no_stages_and_agree_on_their_task(tmp_path: Path) -> None:
     """Contradictions are named when the file is read."""
-    file = tmp_path / "pools.yaml"
-    file.write_text("pools: {a: {model: m, engine: mock, task: embed, role: decode}}")
-    with pytest.raises(SettingsError, match=r"pools\.a\.role=decode"):
-        load_pools(file)
-    both = {PoolId(t): Pool.model_validate({"model": "m", "engine": "mock", "task": t}) for t in ("embed", "classify")}
+    text = "pools: {a: {model: m, engine: mock, task: embed, role: decode}}"
+    assert "pools.a.role=decode" in pools_error(tmp_path, text)
     with pytest.raises(SettingsError, match="other task"):
-        load_models(PoolsFile(pools=both))
+        models_of(a=mock(task="embed"), b=mock(task="classify"))
 
 
 def test_an_engine_that_only_generates_does_not_start_for_another_task(monkeypatch: pytest.MonkeyPatch) -> None:
     """The refusal comes before the model is loaded."""
     monkeypatch.setattr("app.runner.engine_factory.load_engine", lambda _name: lambda *_: object())
     with pytest.raises(SettingsError, match="task=embed"):
-        create_engine(Pool(model="m", engine="mock", task="embed"))
+        create_engine(mock(task="embed"))
 
 
 async def test_the_mock_embeds_each_input_for_itself() -> None:
     """The same text has the same vector beside any others, of length 1, and those with words in common are near."""
-    engine = create_engine(Pool(model="m", engine="mock", task="embed", args={"speedup": float("inf")}))
+    engine = create_engine(mock(task="embed", args={"speedup": float("inf")}))
     assert isinstance(engine, Encoder)
     await engine.start()
     inputs = [[5, 6, 7], [5, 6, 8], [100, 101, 102]]
@@ -241,7 +233,7 @@ async def test_the_mock_embeds_each_input_for_itself() -> None:
 
 async def test_the_mock_encodes_on_the_rank_that_it_is_told() -> None:
     """Two ranks work side by side, and one does one thing after the other; there is no third."""
-    engine = create_engine(Pool(model="m", engine="mock", task="embed", data_parallel_size=2, args={"step_ms": 60e3}))
+    engine = create_engine(mock(task="embed", data_parallel_size=2, args={"step_ms": 60e3}))
     assert isinstance(engine, Encoder)
     await engine.start()
     running = [asyncio.ensure_future(engine.encode(encode_request(rank, rank=rank % 2))) for rank in range(3)]
@@ -261,29 +253,28 @@ def encode_request(number: int, rank: int) -> EncodeRequest:
 
 def test_inputs_hold_no_blocks() -> None:
     """Nothing of them stays in an engine."""
-    worker = Worker(WorkerId("w"), PoolId("pool"), "both", "host", 1, 16, 1000, 8, 4096)
-    option = Option(Candidate(Lease(worker), PlaceLimits(max_queued=1)))
+    option = Option(candidate())
     assert new_blocks(Ask(320, 0), option) > new_blocks(Ask(320, 0, holds=False), option) == 0
 
 
 def test_a_refusal_names_only_models_that_its_client_may_ask_for(known: Asking) -> None:
     """Names are the operator's secret."""
-    bound = replace(known, within=ClientLimits(models=["embed", "other", "generate"]))
+    bound = replace(known, within=TenantLimits(models=["embed", "other", "generate"]))
     with pytest.raises(ModelNotFound, match=r"Served: embed, generate\.$"):
         bound.find_model("other")
     with pytest.raises(RequestError, match=r"this endpoint there are: generate\.$"):
         bound.find_model("embed")
     with pytest.raises(RequestError, match=r"and nothing else\.$"):
-        replace(known, within=ClientLimits(models=["embed"])).find_model("embed")
+        replace(known, within=TenantLimits(models=["embed"])).find_model("embed")
     with pytest.raises(ModelNotFound, match=r"not served here\.$"):
-        replace(known, within=ClientLimits(models=[])).find_model("other")
+        replace(known, within=TenantLimits(models=[])).find_model("other")
 
 
 def test_a_model_need_not_be_named_where_it_can_only_be_one(known: Asking) -> None:
     """The one is the only model of the endpoint's task that the client may ask for."""
     body, _ = asyncio.run(embeddings.understand(known, b'{"input": "a"}'))
     assert body.model == "embed"
-    bound = replace(known, within=ClientLimits(models=["classify"]))
+    bound = replace(known, within=TenantLimits(models=["classify"]))
     with refused("model", "'model' is missing"):
         asyncio.run(embeddings.understand(bound, b'{"input": "a"}'))
 
@@ -379,7 +370,7 @@ def test_what_cohere_takes_and_cant_be_is_refused_by_its_name(
 
 def test_a_limit_of_answers_is_none_of_texts(known: Asking) -> None:
     """Both have the name `max_tokens`."""
-    bound = replace(known, within=ClientLimits(max_tokens=3))
+    bound = replace(known, within=TenantLimits(max_tokens=3))
     _, plan = understood(bound, cohere_embeddings, texts=["a b c d e f g h"], max_tokens=6)
     assert len(plan.prompts[0]) == 6
 
@@ -390,14 +381,14 @@ def test_a_limit_of_answers_is_none_of_texts(known: Asking) -> None:
 ])  # fmt: skip
 def test_a_text_begins_with_what_the_model_wants_for_its_kind(tmp_path: Path, file: str, doc: dict[str, Any]) -> None:
     """The kind has the model's own name or Cohere's; the instruction stays where the text loses its beginning."""
-    shutil.copytree(Pool(model="m", engine="mock").model_dir, tmp_path / "m")
+    shutil.copytree(mock().model_dir, tmp_path / "m")
     (tmp_path / "m" / file).write_text(json.dumps(doc))
-    pools = {PoolId("p"): Pool(model="embed", engine="mock", task="embed", path=tmp_path / "m", max_model_len=100)}
-    deployment = Deployment(load_settings(), pools, load_models(PoolsFile(pools=pools)))
-    encode = deployment.models["embed"].tokenizer.encode
+    pools = {PoolId("p"): mock(model="embed", task="embed", path=tmp_path / "m", max_model_len=100)}
+    asks = asking(models_of(**pools), pools)
+    encode = asks.serving.models["embed"].tokenizer.encode
 
     def prompt(text: str, **asked: Any) -> list[int]:
-        (tokens,) = understood(Asking(deployment), cohere_embeddings, texts=[text], **asked)[1].prompts
+        (tokens,) = understood(asks, cohere_embeddings, texts=[text], **asked)[1].prompts
         return tokens
 
     for kind, begins in (("query", "Q: "), ("search_query", "Q: "), ("search_document", "P: "), ("clustering", "")):

@@ -11,7 +11,7 @@ from app.cli.main import cli
 from app.engines.mock.engine import MockEngine
 from app.errors import EngineFailed, SettingsError
 from app.pools.engine_args import drafts, masked, merged, read_overrides, with_args
-from app.pools.schema import Pool
+from tests.models import mock
 from workers.engine.warm_up import warm_up
 
 
@@ -25,7 +25,7 @@ def test_mappings_are_merged_at_every_depth_and_lists_replaced() -> None:
 def test_the_command_line_goes_before_the_pools_file_and_this_before_the_args_file(tmp_path: Path) -> None:
     file = tmp_path / "engine.yaml"
     file.write_text("{one: file, two: file, three: {x: file, y: file}}")
-    pool = Pool(model="m", engine="mock", args_file=file, args={"two": "pool", "three": {"x": "pool"}})
+    pool = mock(args_file=file, args={"two": "pool", "three": {"x": "pool"}})
     args = with_args(pool, read_overrides(["three.x=7", "four=[a, b]", "five=null"])).args
     assert args == {
         "one": "file", "two": "pool", "three": {"x": 7, "y": "file"}, "four": ["a", "b"], "five": None,
@@ -33,7 +33,7 @@ def test_the_command_line_goes_before_the_pools_file_and_this_before_the_args_fi
 
 
 def test_the_rest_of_the_pool_stays(tmp_path: Path) -> None:
-    pool = Pool(model="m", engine="mock", path="hf://org/name@v1", routing={"policy": "random"}, max_running=3)
+    pool = mock(path="hf://org/name@v1", routing={"policy": "random"}, max_running=3)
     assert with_args(pool, {"step_ms": 1.0}) == pool.model_copy(update={"args": {"step_ms": 1.0}})
 
 
@@ -41,10 +41,10 @@ def test_the_rest_of_the_pool_stays(tmp_path: Path) -> None:
 def test_a_file_that_is_no_mapping_is_refused_by_name(content: str, tmp_path: Path) -> None:
     file = tmp_path / "engine.yaml"
     with pytest.raises(SettingsError, match=f"args_file={file}"):
-        with_args(Pool(model="m", engine="mock", args_file=file), {})
+        with_args(mock(args_file=file), {})
     file.write_text(content)
     with pytest.raises(SettingsError, match=f"args_file={file}"):
-        with_args(Pool(model="m", engine="mock", args_file=file), {})
+        with_args(mock(args_file=file), {})
 
 
 @pytest.mark.parametrize("given", ["novalue", "=1", "a..b=1", "a={", "a=!!int x"])
@@ -72,10 +72,8 @@ def test_a_workers_configuration_is_printed_without_starting_it(
     monkeypatch.setenv("XYLEM_POOLS_FILE", str(tmp_path / "pools.yaml"))
     monkeypatch.setenv("XYLEM_ENGINE_ARGS", json.dumps({"answer_tokens": 5}))
     (tmp_path / "engine.yaml").write_text("{step_ms: 7.0, speedup: 3.0}")
-    pools = {
-        "p": {"model": "m", "engine": "mock", "args_file": str(tmp_path / "engine.yaml"), "args": {"speedup": 2.0}}
-    }
-    (tmp_path / "pools.yaml").write_text(yaml.safe_dump({"pools": pools}))
+    pool = {"model": "m", "engine": "mock", "args_file": str(tmp_path / "engine.yaml"), "args": {"speedup": 2.0}}
+    (tmp_path / "pools.yaml").write_text(yaml.safe_dump({"pools": {"p": pool}}))
     result = CliRunner().invoke(cli, ["worker", "p", "--show-config", "--set", "kv_events.port=0"])
     assert result.exit_code == 2
     assert "kv_events.port" in result.stderr  # as if the engine had been started with it
@@ -83,18 +81,14 @@ def test_a_workers_configuration_is_printed_without_starting_it(
     config = yaml.safe_load(result.stdout)
     assert (config["pool"]["name"], config["pool"]["block_size"]) == ("p", 32)
     engine = config["engine"]
-    assert (engine["step_ms"], engine["speedup"], engine["answer_tokens"], engine["handoff"]["block_bytes"]) == (
-        7.0,
-        2.0,
-        5,
-        128,
-    )
+    assert (engine["step_ms"], engine["speedup"], engine["answer_tokens"]) == (7.0, 2.0, 5)
+    assert engine["handoff"]["block_bytes"] == 128
     assert CliRunner().invoke(cli, ["worker", "nope", "--show-config"]).exit_code == 2
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 async def test_warming_up_computes_a_prompt_on_each_rank(ranks: int) -> None:
-    engine = MockEngine(Pool(model="m", engine="mock", data_parallel_size=ranks, args={"speedup": 1000.0}))
+    engine = MockEngine(mock(data_parallel_size=ranks, args={"speedup": 1000.0}))
     info = await engine.start()
     try:
         await warm_up(engine, info)
@@ -121,7 +115,7 @@ def test_an_engine_drafts_from_the_prompt_wherever_its_arguments_say_so(
 ) -> None:
     file = tmp_path / "engine.yaml"
     file.write_text(yaml.safe_dump(args))
-    assert drafts(Pool(model="m", engine="mock", args=args)) == drafting
-    assert drafts(Pool(model="m", engine="mock", args_file=file)) == drafting
-    assert not drafts(Pool(model="m", engine="mock", args_file=file, args=dict.fromkeys(args)))
-    assert not drafts(Pool(model="m", engine="mock", args_file=tmp_path / "elsewhere.yaml"))
+    assert drafts(mock(args=args)) == drafting
+    assert drafts(mock(args_file=file)) == drafting
+    assert not drafts(mock(args_file=file, args=dict.fromkeys(args)))
+    assert not drafts(mock(args_file=tmp_path / "elsewhere.yaml"))

@@ -9,30 +9,22 @@ import pytest
 
 from app.dispatch.asking import Asking
 from app.dispatch.models.generation_defaults import generation_defaults
-from app.dispatch.models.models import Model, load_models
-from app.dispatch.runtime import Deployment
 from app.errors import SettingsError
 from app.ids import PoolId
 from app.messages.job import Sampling
 from app.openai import chat, completions
 from app.openai.responses import generation as responses
 from app.openai.responses.schemas import ResponseRequest
-from app.pools.schema import Pool, PoolsFile
 from app.schemas.validation import parse
-from app.settings import load_settings
-from app.telemetry import Meters
-from app.tokenizing.tokenizer import load_tokenizer
+from tests.models import asking, mock, model, models_of
 
-POOL = Pool(model="m", engine="mock")
+POOL = mock()
 FILE = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.1, "repetition_penalty": 1.05, "max_new_tokens": 64}
 SAID = {"eos_token_id": [1, 2], "do_sample": True, "presence_penalty": None}
 
 
 def known(**defaults: Any) -> Asking:
-    model = Model(
-        "m", (PoolId("p"),), (), None, load_tokenizer(POOL.model_dir), 1000, Meters("defaults"), defaults=defaults
-    )
-    return Asking(Deployment(load_settings(), {PoolId("p"): POOL}, {"m": model}))
+    return asking({"m": model(context_len=1000, defaults=defaults)}, {PoolId("p"): POOL})
 
 
 async def sampling(endpoint: Any, body: dict[str, Any], **defaults: Any) -> Sampling:
@@ -58,19 +50,17 @@ def test_a_file_that_is_none_is_named(tmp_path: Path, text: str, said: str) -> N
 
 
 def test_a_pool_can_do_without_the_models_defaults() -> None:
-    models = load_models(PoolsFile(pools={PoolId("a"): POOL.model_copy(update={"generation_config": "none"})}))
-    assert models["m"].defaults == {}
+    assert models_of(a=mock(generation_config="none"))["m"].defaults == {}
 
 
 def test_pools_of_a_model_agree_about_it(tmp_path: Path) -> None:
     for path in POOL.model_dir.iterdir():
         (tmp_path / path.name).symlink_to(path)
     (tmp_path / "generation_config.json").write_text(json.dumps(FILE))
-    auto = Pool(model="m3", engine="mock", path=tmp_path)
-    none = auto.model_copy(update={"generation_config": "none"})
-    assert load_models(PoolsFile(pools={PoolId("a"): auto}))["m3"].defaults == FILE
+    auto, none = mock(path=tmp_path), mock(path=tmp_path, generation_config="none")
+    assert models_of(a=auto)["m"].defaults == FILE
     with pytest.raises(SettingsError, match=r"pools\.b: .*generation_config"):
-        load_models(PoolsFile(pools={PoolId("a"): auto, PoolId("b"): none}))
+        models_of(a=auto, b=none)
 
 
 CHAT = {"messages": [{"role": "user", "content": "?"}]}
@@ -81,13 +71,7 @@ CHAT = {"messages": [{"role": "user", "content": "?"}]}
 )
 async def test_generation_defaults_are_used_by_every_endpoint(endpoint: Any, body: dict[str, Any]) -> None:
     parameters = await sampling(endpoint, body, **FILE)
-    assert (
-        parameters.temperature,
-        parameters.top_p,
-        parameters.top_k,
-        parameters.min_p,
-        parameters.repetition_penalty,
-    ) == (0.6, 0.95, 20, 0.1, 1.05)
+    assert [getattr(parameters, name) for name in FILE if name != "max_new_tokens"] == [0.6, 0.95, 20, 0.1, 1.05]
     assert parameters.max_tokens == (16 if endpoint is completions else 64)  # OpenAI's own default stays
 
 

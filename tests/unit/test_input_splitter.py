@@ -3,6 +3,7 @@
 import io
 import json
 import tracemalloc
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from app.batch.storage import Storage
 from app.errors import ModelNotFound
 from app.ids import BatchId, FileId
 from app.messages.wire import encode
-from workers.batch.input_splitter import Unusable, numbered, split_input
+from workers.batch.input_splitter import SplitInput, Unusable, numbered, split_input
 from workers.batch.result_files import write_result_files
 
 pytestmark = pytest.mark.unit
@@ -53,6 +54,11 @@ def put(storage: Storage, lines: list[str]) -> None:
     storage.put("files/file-1", "\n".join(lines).encode())
 
 
+def split(storage: Storage, lines: list[str], check: Callable[[bytes], str] = check, most: int = 10_000) -> SplitInput:
+    put(storage, lines)
+    return split_input(storage, ORDER, "files/file-1", check, most, lambda: False)
+
+
 def parts(storage: Storage, count: int) -> list[Any]:
     return [decode_part(storage.get(places.part(ORDER.id, i)) or b"").lines for i in range(count)]
 
@@ -61,16 +67,14 @@ def test_every_line_is_in_one_part_or_broken_and_blank_ones_are_none(storage: St
     lines = [request(i) for i in range(150)]
     lines[10], lines[20], lines[30] = "{broken", "", request(5)
     lines[40] = request(40, model="other")
-    put(storage, lines)
-    result = split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
+    result = split(storage, lines)
     assert (result.lines, result.broken, result.model, result.parts) == (149, 3, "m", -(-146 // LINES))
     numbers = [line.number for part in parts(storage, result.parts) for line in part]
     assert sorted(numbers) == [n for n in range(1, 151) if n not in (11, 21, 31, 41)]
 
 
 def test_lines_that_begin_alike_are_in_the_same_part(storage: Storage) -> None:
-    put(storage, [request(i, f"Subject {i % 3}. " * 100 + str(i)) for i in range(3 * LINES)])
-    result = split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
+    result = split(storage, [request(i, f"Subject {i % 3}. " * 100 + str(i)) for i in range(3 * LINES)])
     all_parts = parts(storage, result.parts)
     subjects = [{json.loads(line.body)["messages"][0]["content"][:9] for line in part} for part in all_parts]
     assert [len(names) for names in subjects] == [1] * result.parts
@@ -78,16 +82,14 @@ def test_lines_that_begin_alike_are_in_the_same_part(storage: Storage) -> None:
 
 
 def test_a_batch_is_for_one_model_and_lines_for_another_one_cost_themselves(storage: Storage) -> None:
-    put(storage, [request(1, model="gone"), request(2), request(3, model="n"), request(4)])
-    result = split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
+    result = split(storage, [request(1, model="gone"), request(2), request(3, model="n"), request(4)])
     assert (result.lines, result.broken, result.model) == (4, 2, "m")
     assert [line.number for line in parts(storage, 1)[0]] == [2, 4]
 
 
 def test_a_part_of_long_lines_has_few_of_them(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("workers.batch.input_splitter._PART_BYTES", 1000)
-    put(storage, [request(i, "x" * 300) for i in range(7)] + [request(7, "x" * 3000)])
-    result = split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
+    result = split(storage, [request(i, "x" * 300) for i in range(7)] + [request(7, "x" * 3000)])
     sizes = [len(part) for part in parts(storage, result.parts)]
     assert sum(sizes) == 8
     assert max(sizes) == 2
@@ -97,23 +99,19 @@ def test_a_part_of_long_lines_has_few_of_them(storage: Storage, monkeypatch: pyt
 def test_an_empty_file_and_one_of_too_many_lines_are_unusable(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put(storage, ["", "  "])
     with pytest.raises(Unusable, match="no line"):
-        split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
+        split(storage, ["", "  "])
     monkeypatch.setattr("workers.batch.input_splitter.MAX_LINES", 3)
-    put(storage, [request(i) for i in range(4)])
     with pytest.raises(Unusable, match="at most 3"):
-        split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
+        split(storage, [request(i) for i in range(4)])
 
 
 def test_blank_lines_are_bounded_too(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file has room for hundreds of millions, which kept a batch worker busy for as long as it took."""
     monkeypatch.setattr("workers.batch.input_splitter._MOST_BLANK", 3)
-    put(storage, ["", request(1), "", " ", request(2)])
-    assert split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: False).lines == 2
-    put(storage, ["", request(1), "", " ", "", request(2)])
+    assert split(storage, ["", request(1), "", " ", request(2)]).lines == 2
     with pytest.raises(Unusable, match="at most 3 blank lines") as error:
-        split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
+        split(storage, ["", request(1), "", " ", "", request(2)])
     assert (error.value.problem.code, error.value.problem.line) == ("too_many_blank_lines", 5)
 
 
@@ -125,8 +123,7 @@ def test_a_split_is_stopped_among_blank_lines_too(storage: Storage) -> None:
 
 
 def test_a_line_that_is_too_long_costs_itself_only(storage: Storage) -> None:
-    put(storage, [request(1), request(2, "x" * 5000), request(3)])
-    result = split_input(storage, ORDER, "files/file-1", check, 1000, lambda: False)
+    result = split(storage, [request(1), request(2, "x" * 5000), request(3)], most=1000)
     assert (result.lines, result.broken) == (3, 1)
     assert [line.number for line in parts(storage, 1)[0]] == [1, 3]
 
@@ -134,8 +131,8 @@ def test_a_line_that_is_too_long_costs_itself_only(storage: Storage) -> None:
 def test_what_is_said_of_broken_lines_is_short_whatever_they_say(storage: Storage) -> None:
     """The messages about all of them are held in memory."""
     long_field_lines = [request(i).replace('"method"', '"%s": 1, "method"' % ("x" * 100_000)) for i in range(9)]
-    put(storage, [*long_field_lines, *(request(i, model="m" * 100_000) for i in range(9))])
-    result = split_input(storage, ORDER, "files/file-1", ask_anything, 10**6, lambda: False)
+    lines = [*long_field_lines, *(request(i, model="m" * 100_000) for i in range(9))]
+    result = split(storage, lines, ask_anything, 10**6)
     assert (result.lines, result.broken) == (18, 18)
     assert len(storage.get(places.broken(ORDER.id)) or b"") < 18 * 5000
 
@@ -182,8 +179,7 @@ def answered(i: int) -> Result:
 
 
 def test_the_files_have_each_line_once_wherever_its_result_lies(storage: Storage) -> None:
-    put(storage, [request(i) for i in range(3 * LINES)] + ["{broken"])
-    result = split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
+    result = split(storage, [request(i) for i in range(3 * LINES)] + ["{broken"])
     whole, half, none = parts(storage, 3)
     storage.put(places.answers(ORDER.id, 0), encode([answered(line.number) for line in whole]))
     results = {1: [answered(line.number) for line in half[:10]]}
@@ -211,8 +207,7 @@ def test_the_files_have_each_line_once_wherever_its_result_lies(storage: Storage
 def test_each_line_is_one_for_every_reader_of_lines(storage: Storage) -> None:
     """Some take more characters than a line feed for a line's end: str.splitlines() does."""
     ends = "".join(map(chr, [*range(0x20), 0x7F, 0x85, 0x2028, 0x2029]))
-    put(storage, [request(1).replace("id-1", json.dumps(ends)[1:-1]), "{" + json.dumps(ends, ensure_ascii=False)])
-    split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
+    split(storage, [request(1).replace("id-1", json.dumps(ends)[1:-1]), "{" + json.dumps(ends, ensure_ascii=False)])
     answer = replace(answered(1), custom_id=ends, body=orjson.dumps({"text": ends}))
     storage.put(places.answers(ORDER.id, 0), encode([answer]))
     write_result_files(storage, Batch(ORDER, "finalizing", parts=1, ending="completed"), lambda _id, _part: [], MINE)
@@ -226,19 +221,15 @@ def test_each_line_is_one_for_every_reader_of_lines(storage: Storage) -> None:
 
 
 def test_a_file_without_lines_is_not_there(storage: Storage) -> None:
-    put(storage, [request(1)])
-    split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
+    split(storage, [request(1)])
     storage.put(places.answers(ORDER.id, 0), encode([answered(1)]))
-    sums = write_result_files(
-        storage, Batch(ORDER, "finalizing", parts=1, ending="completed"), lambda _id, _part: [], MINE
-    )
-    assert sums.errors == 0
+    batch = Batch(ORDER, "finalizing", parts=1, ending="completed")
+    assert write_result_files(storage, batch, lambda _id, _part: [], MINE).errors == 0
     assert storage.get(f"files/{places.file_of(ORDER.id, 'error')}") is None
 
 
 def test_making_the_files_once_more_changes_nothing(storage: Storage) -> None:
-    put(storage, [request(1), "{"])
-    split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
+    split(storage, [request(1), "{"])
     storage.put(places.answers(ORDER.id, 0), encode([answered(1)]))
     batch = Batch(ORDER, "finalizing", parts=1, ending="completed")
     first = write_result_files(storage, batch, lambda _id, _part: [], MINE)

@@ -15,17 +15,15 @@ from app.dispatch.answering.dispatcher import Dispatcher
 from app.dispatch.answering.generation import Generation
 from app.dispatch.answering.inspection import Deltas, Inspection
 from app.dispatch.generation_plan import GenerationPlan, NamesBody
-from app.dispatch.models.models import Model
 from app.dispatch.observing.timeline import Timelines
 from app.errors import Cancelled, ContentRefused, DeadlineOver, HookDown, Saturated, XylemError
-from app.ids import ApiId, PoolId, RequestId
+from app.ids import ApiId, RequestId
 from app.messages.events import Delta
 from app.messages.job import Sampling
 from app.openai.responses.schemas import ResponseRequest
 from app.store import clock
-from app.telemetry import Meters
 from app.tenants.records import NOBODY
-from app.tokenizing.tokenizer import Tokenizer
+from tests.models import model
 
 pytestmark = pytest.mark.unit
 
@@ -53,8 +51,7 @@ class Hook:
 
 
 def plan(asked: NamesBody | None = None) -> GenerationPlan:
-    model = Model("m", (PoolId("p"),), (), None, MagicMock(Tokenizer), 100, Meters("m"))
-    return GenerationPlan("resp_", model, [[1]], [Sampling(3)], timeout_s=60, asked=asked)
+    return GenerationPlan("resp_", model(), [[1]], [Sampling(3)], timeout_s=60, asked=asked)
 
 
 def inspection(hook: Hook, asked: NamesBody | None = None, left_s: float = 60) -> Inspection:

@@ -16,8 +16,8 @@ from app.openai.media_prompt import expanded, markers_of
 from app.openai.prompt import chat_prompt
 from app.openai.schemas import ChatRequest
 from app.schemas.validation import validated
-from app.telemetry import Meters
 from app.tokenizing.tokenizer import Tokenizer, load_tokenizer
+from tests import models
 from tests.present import present
 from tests.refusals import refused
 from tests.vlm import random_vlm
@@ -53,7 +53,7 @@ def tokenizer() -> Tokenizer:
 @pytest.fixture(scope="module")
 def model(tokenizer: Tokenizer) -> Model:
     pictures = pictures_of(random_vlm("idefics3", weights=False), tokenizer, {})
-    return Model("m", (), (), None, tokenizer, 4096, Meters("media-prompts"), pictures=pictures)
+    return models.model(tokenizer=tokenizer, pools=(), context_len=4096, pictures=pictures)
 
 
 def prompt_of(model: Model, template: str, body: ChatRequest) -> str:
@@ -91,9 +91,8 @@ def test_a_video_is_written_as_smolvlms_own_processor_does_it(model: Model, temp
     video_text = own.DEFAULT_VIDEO_INTRO.format(frame_count="two", video_duration="0:01:23")
     for at in ("00:00", "01:01"):
         video_text += own.FRAME_TIMESTAMP_MESSAGE.format(timestamp=at) + "<image>"
-    rendered_text = chat_prompt(
-        model.tokenizer.with_template(template), body.messages, body, markers_of(model, samples), samples
-    )
+    tokenizer = model.tokenizer.with_template(template)
+    rendered_text = chat_prompt(tokenizer, body.messages, body, markers_of(model, samples), samples)
     assert rendered_text == f"user:a{video_text}{own.DEFAULT_MEDIA_OUTTRO}<image>|"
     assert params_of(body.messages) == ["messages.0.content.1", "messages.0.content.2"]
     prompt = model.encode(rendered_text, "messages", add_special_tokens=False)

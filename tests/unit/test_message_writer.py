@@ -1,6 +1,5 @@
 """An answer as a message of content blocks: the exact events, and the same whole."""
 
-import dataclasses
 import json
 from typing import Annotated, Any
 
@@ -143,14 +142,21 @@ def test_why_an_answer_ended_is_told(texts: str, end: dict[str, Any], reason: An
         assert (answer["stop_reason"], answer["stop_sequence"]) == reason
 
 
-@pytest.mark.parametrize(("city", "reason"), [("Oslo", "end_turn"), ('"Oslo"', "tool_use")])
-def test_a_call_that_the_model_has_broken_is_not_one_to_answer(city: str, reason: str) -> None:
-    of = call()
-    of.model = dataclasses.replace(of.model, writing=Writing(find_dialect("qwen3")))
+def calling() -> MessageWriter:
+    """The writer of a model that calls as Qwen 3 does."""
     tool = {"name": "get_weather", "input_schema": {"type": "object"}}
     body = parse(MessagesRequest, orjson.dumps(BODY | {"tools": [tool]}))
-    text = f'<tool_call>{{"name": "get_weather", "arguments": {{"city": ;{city}}}}}</tool_call>'.replace(';"', '"')
-    for answer in (put_together(streamed(writer(of, body), *text)), whole(writer(of, body), text)):
+    return writer(call(writing=Writing(find_dialect("qwen3"))), body)
+
+
+def called(arguments: str) -> str:
+    return f'<tool_call>{{"name": "get_weather", "arguments": {arguments}}}</tool_call>'
+
+
+@pytest.mark.parametrize(("city", "reason"), [("Oslo", "end_turn"), ('"Oslo"', "tool_use")])
+def test_a_call_that_the_model_has_broken_is_not_one_to_answer(city: str, reason: str) -> None:
+    text = called(f'{{"city": ;{city}}}'.replace(';"', '"'))
+    for answer in (put_together(streamed(calling(), *text)), whole(calling(), text)):
         assert (answer["stop_reason"], [block["type"] for block in answer["content"]]) == (reason, ["tool_use"])
 
 
@@ -173,36 +179,18 @@ def test_a_call_that_is_cut_off_is_whole_what_the_client_makes_of_the_stream(tex
 
 @pytest.mark.parametrize(("written", "read"), [
     ("1e999", None), ("-1e999", None), ("[1e999, 1]", [None, 1]), ("NaN", None), ("1" * 30, int("1" * 30)),
-])  # fmt: skip
-def test_a_number_that_json_does_not_have_is_null_and_the_rest_of_a_calls_input_stays(written: str, read: Any) -> None:
-    """The whole input was empty. A stream has what the model wrote."""
-    of = call()
-    of.model = dataclasses.replace(of.model, writing=Writing(find_dialect("qwen3")))
-    tool = {"name": "get_weather", "input_schema": {"type": "object"}}
-    body = parse(MessagesRequest, orjson.dumps(BODY | {"tools": [tool]}))
-    arguments = f'{{"city": "Oslo", "n": {written}, "d": 1}}'
-    text = f'<tool_call>{{"name": "get_weather", "arguments": {arguments}}}</tool_call>'
-    (block,) = whole(writer(of, body), text)["content"]
-    assert block["input"] == {"city": "Oslo", "n": read, "d": 1}
-    deltas = [event["delta"] for event in streamed(writer(of, body), text) if event["type"] == "content_block_delta"]
-    assert "".join(delta["partial_json"] for delta in deltas) == arguments
-
-
-@pytest.mark.parametrize(("city", "read"), [
     (r'"\ud83d"', "\ufffd"), (r'"a \ude00 b"', "a \ufffd b"), (r'"\ud83d\ud83d\ude00"', "\ufffd\U0001f600"),
     (r'"\\ud83d \ud83d\n"', "\\ud83d \ufffd\n"),
 ])  # fmt: skip
-def test_half_a_character_is_replaced_and_the_rest_of_a_calls_input_stays(city: str, read: str) -> None:
-    """A lone surrogate made the whole input empty. A stream has what the model wrote."""
-    tool = {"name": "get_weather", "input_schema": {"type": "object"}}
-    body = parse(MessagesRequest, orjson.dumps(BODY | {"tools": [tool]}))
-    of = call()
-    of.model = dataclasses.replace(of.model, writing=Writing(find_dialect("qwen3")))
-    text = f'<tool_call>{{"name": "get_weather", "arguments": {{"city": {city}, "n": {"1" * 30}}}}}</tool_call>'
-    (block,) = whole(writer(of, body), text)["content"]
-    assert block["input"] == {"city": read, "n": int("1" * 30)}
-    deltas = [event["delta"] for event in streamed(writer(of, body), text) if event["type"] == "content_block_delta"]
-    assert city in "".join(delta["partial_json"] for delta in deltas)
+def test_a_number_that_json_does_not_have_is_null_half_a_character_is_replaced_and_the_rest_of_a_calls_input_stays(
+    written: str, read: Any
+) -> None:
+    """Each made the whole input empty. A stream has what the model wrote."""
+    arguments = f'{{"city": "Oslo", "n": {written}, "d": {"1" * 30}}}'
+    (block,) = whole(calling(), called(arguments))["content"]
+    assert block["input"] == {"city": "Oslo", "n": read, "d": int("1" * 30)}
+    deltas = [one["delta"] for one in streamed(calling(), called(arguments)) if one["type"] == "content_block_delta"]
+    assert "".join(delta["partial_json"] for delta in deltas) == arguments
 
 
 def test_thinking_that_is_not_to_be_shown_is_only_signed() -> None:
@@ -236,8 +224,7 @@ def test_the_usage_at_the_end_tells_what_was_cached() -> None:
 
 def test_a_call_has_an_id_that_the_models_own_template_takes_back() -> None:
     """Kimi's wants the function and its number in the conversation."""
-    of = call()
-    of.model = dataclasses.replace(of.model, writing=Writing(find_dialect("kimi_k2")))
+    of = call(writing=Writing(find_dialect("kimi_k2")))
     use = {"type": "tool_use", "id": "x", "name": "get_time", "input": {}}
     result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "x"}]}
     history = [*BODY["messages"], {"role": "assistant", "content": [use]}, result]

@@ -16,9 +16,8 @@ async def test_at_once_gives_the_same_answer(sampling: dict[str, Any]) -> None:
     original = request(**sampling)
     async with engine(shape="at_once") as p, engine() as d, engine() as alone:
         outputs, expected_outputs = await at_once(p, d, original), await run(alone, original)
-        assert [shown(outputs, i) for i in range(original.sampling.n)] == [
-            shown(expected_outputs, i) for i in range(original.sampling.n)
-        ]
+        for i in range(original.sampling.n):
+            assert shown(outputs, i) == shown(expected_outputs, i)
         assert d.stats().pulled_tokens == 100
         assert idle(p.stats())
         assert idle(d.stats())
@@ -43,10 +42,8 @@ def request_in(room: Rendezvous) -> Any:
 
 async def test_who_leaves_a_room_tells_the_other() -> None:
     """The other one need not wait for its timeout."""
-    async with (
-        engine(shape="at_once", timeout_s=20.0, speedup=1.0, prefill_tokens_per_s=1000.0) as p,
-        engine(timeout_s=20.0) as d,
-    ):
+    slow = {"timeout_s": 20.0, "speedup": 1.0, "prefill_tokens_per_s": 1000.0}
+    async with engine(shape="at_once", **slow) as p, engine(timeout_s=20.0) as d:
         room = room_of(p)
         visiting = asyncio.create_task(run(d, request_in(room)))
         computing = asyncio.create_task(p.prefill(request_in(room)))

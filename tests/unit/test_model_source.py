@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from app.errors import SettingsError
 from app.model_store.source import RemoteFile, RemoteModel, read_source, wanted
-from app.pools.pools_file import load_pools
 from app.pools.schema import Pool
+from tests.models import pools_error
 
 
 @pytest.mark.parametrize(
@@ -32,10 +31,7 @@ def test_whatever_has_no_scheme_is_a_folder() -> None:
     "given", ["hf://name", "hf://../name", "hf://a/b@", "s3://bucket", "s3://b/../c", "http://a/b"]
 )
 def test_a_wrong_address_is_refused_by_its_pool(given: str, tmp_path: Path) -> None:
-    file = tmp_path / "pools.yaml"
-    file.write_text(f"pools: {{p: {{model: m, engine: mock, path: '{given}'}}}}")
-    with pytest.raises(SettingsError, match=r"pools\.p\.path"):
-        load_pools(file)
+    assert "pools.p.path" in pools_error(tmp_path, f"pools: {{p: {{model: m, engine: mock, path: '{given}'}}}}")
 
 
 def test_two_sources_never_share_a_name() -> None:

@@ -12,38 +12,36 @@ from pydantic import ValidationError
 from app.api.operations.health import _card
 from app.api.state import ApiState
 from app.dialects.names import find_dialect
-from app.dispatch.asking import Asking
 from app.dispatch.generation_plan import GenerationPlan
-from app.dispatch.models.models import Model, load_models
+from app.dispatch.models.models import Model
 from app.dispatch.models.writing import Writing
 from app.dispatch.placing.placer import _round_size
-from app.dispatch.runtime import Deployment
 from app.errors import PromptTooLong, RequestError, SettingsError
 from app.ids import PoolId
-from app.openai import chat
+from app.openai.chat import chat_plan
 from app.openai.completions import _plan
-from app.openai.schemas import ChatRequest, CompletionRequest
-from app.pools.schema import Pool, PoolsFile, Reasoning
+from app.openai.schemas import CompletionRequest
+from app.pools.schema import Reasoning
 from app.schemas.validation import parse
-from app.settings import load_settings
-from app.telemetry import Meters
-from app.tokenizing.tokenizer import Tokenizer, load_tokenizer
+from app.tokenizing.tokenizer import Tokenizer
+from tests import models
+from tests.models import asking, mock, models_of
 from tests.present import present
 from tests.refusals import refused
+from tests.unit.test_tools import TIME, chat
 
 CONTEXT, TOGETHER = 10_000, 2**18
-POOL = Pool(model="m", engine="mock")
+POOL = mock()
 
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    return Model("models", (PoolId("p"),), (), None, load_tokenizer(POOL.model_dir), CONTEXT, Meters("models"))
+    return models.model("models", context_len=CONTEXT)
 
 
 def plan(model: Model, **fields: object) -> GenerationPlan:
-    deployment = Deployment(load_settings(), {PoolId("p"): POOL}, {"models": model})
     body = parse(CompletionRequest, orjson.dumps({"model": "models", "max_tokens": 1, **fields}))
-    return _plan(Asking(deployment), body)
+    return _plan(asking({"models": model}, {PoolId("p"): POOL}), body)
 
 
 def test_a_text_that_cannot_fit_is_refused_with_what_is_known(model: Model) -> None:
@@ -113,21 +111,18 @@ def shown(model: Model) -> Writing:
 
 def test_special_tokens_that_mark_nothing_are_no_content() -> None:
     """Markers that are special tokens stay what they are."""
-    plain = Pool(model="m", engine="mock", dialect="hermes")
-    marked_pool = plain.model_copy(update={"reasoning": Reasoning(begin="<|im_start|>", end="</think>")})
-    for pool, hidden_tokens in ((plain, {"<|endoftext|>", "<|im_start|>", "<|im_end|>"}),
-                                (marked_pool, {"<|endoftext|>", "<|im_end|>"})):  # fmt: skip
-        dialect = present(load_models(PoolsFile(pools={PoolId("a"): pool}))["m"].writing.dialect)
-        assert {*dialect.hidden} == hidden_tokens
+    marked = {"reasoning": Reasoning(begin="<|im_start|>", end="</think>")}
+    for fields, more in (({}, {"<|im_start|>"}), (marked, set[str]())):
+        dialect = present(models_of(a=mock(dialect="hermes", **fields))["m"].writing.dialect)
+        assert {*dialect.hidden} == {"<|endoftext|>", "<|im_end|>"} | more
 
 
 def test_the_pools_of_a_model_have_one_dialect() -> None:
     """An answer may go on in another pool."""
-    pools = {PoolId("a"): POOL, PoolId("b"): Pool(model="m", engine="mock", dialect="hermes")}
+    hermes = mock(dialect="hermes")
     with pytest.raises(SettingsError, match=r"pools\.b: .*dialect"):
-        load_models(PoolsFile(pools=pools))
-    one = {PoolId(name): Pool(model="m2", engine="mock", dialect="hermes") for name in "ab"}
-    model = load_models(PoolsFile(pools=one))["m2"]
+        models_of(a=POOL, b=hermes)
+    model = models_of(a=hermes, b=hermes)["m"]
     assert (model.dialect, shown(model)) == ("qwen3", Writing(find_dialect("qwen3"), reasons=True))
 
 
@@ -135,34 +130,24 @@ def test_a_dialect_is_named_or_guessed_and_an_unknown_one_stops_the_process(tmp_
     """The chat template is the basis of the guess, and also tells whether the model thinks."""
     template = tmp_path / "template"
     template.write_text("{{ tools }}<tool_call>{'name': …, 'arguments': …}</tool_call>{{ messages }}")
-    pool = Pool(model="m", engine="mock", chat_template=template)
-    model = load_models(PoolsFile(pools={PoolId("a"): pool}))["m"]
+    model = models_of(a=mock(chat_template=template))["m"]
     assert (model.dialect, shown(model)) == ("qwen3", Writing(find_dialect("hermes")))
     template.with_name("thinks").write_text("<think>" + template.read_text())
-    thinks = pool.model_copy(update={"chat_template": template.with_name("thinks")})
-    assert load_models(PoolsFile(pools={PoolId("a"): thinks}))["m"].writing.reasons
-    assert load_models(PoolsFile(pools={PoolId("a"): POOL}))["m"].writing == Writing()
+    assert models_of(a=mock(chat_template=template.with_name("thinks")))["m"].writing.reasons
+    assert models_of(a=POOL)["m"].writing == Writing()
     with pytest.raises(ValidationError, match=r"is none of .*hermes"):
-        Pool(model="m", engine="mock", dialect="klingon")
+        mock(dialect="klingon")
 
 
 def test_a_model_that_embeds_is_not_told_to_chat_though_its_files_know_how(tmp_path: Path) -> None:
     template = tmp_path / "template"
     template.write_text("{{ tools }}<tool_call>{'name': arguments <think>{{ messages }}")
-    pool = Pool(model="m", engine="mock", chat_template=template)
-    can, state = (
-        [],
-        cast(ApiState, SimpleNamespace(aliases=SimpleNamespace(table={}), pipelines={}, started=0, media=None)),
-    )
+    state = cast(ApiState, SimpleNamespace(aliases=SimpleNamespace(table={}), pipelines={}, started=0, media=None))
+    can = []
     for task in ("generate", "embed"):
-        loaded_model = load_models(PoolsFile(pools={PoolId("a"): pool.model_copy(update={"task": task})}))["m"]
-        card = _card(state, loaded_model)
-        can.append(
-            (
-                card["dialect"] is not None,
-                *(card["capabilities"][ability] for ability in ("chat", "tools", "reasoning")),
-            )
-        )
+        card = _card(state, models_of(a=mock(chat_template=template, task=task))["m"])
+        abilities = (card["capabilities"][ability] for ability in ("chat", "tools", "reasoning"))
+        can.append((card["dialect"] is not None, *abilities))
     assert can == [(True,) * 4, (False,) * 4]
     assert card["task"] == "embed"
 
@@ -171,13 +156,10 @@ def test_no_dialect_can_be_asked_for(tmp_path: Path) -> None:
     """The process stops if markers of reasoning can't be told from those of calls."""
     template = tmp_path / "template"
     template.write_text("{{ tools }}<tool_call>{'name': …, 'arguments': …}</tool_call></think>{{ messages }}")
-    default_pool = Pool(model="m", engine="mock", chat_template=template)
-    assert load_models(PoolsFile(pools={PoolId("a"): default_pool}))["m"].writing.reasons
-    none = default_pool.model_copy(update={"dialect": "none"})
-    assert load_models(PoolsFile(pools={PoolId("a"): none}))["m"].writing == Writing()
-    overlapping = default_pool.model_copy(update={"reasoning": Reasoning(begin="<tool")})
+    assert models_of(a=mock(chat_template=template))["m"].writing.reasons
+    assert models_of(a=mock(chat_template=template, dialect="none"))["m"].writing == Writing()
     with pytest.raises(SettingsError, match="overlap"):
-        load_models(PoolsFile(pools={PoolId("a"): overlapping}))
+        models_of(a=mock(chat_template=template, reasoning=Reasoning(begin="<tool")))
 
 
 @pytest.mark.parametrize(("dialect", "special", "tools", "asked_for"), [
@@ -191,18 +173,12 @@ def test_engines_are_asked_for_special_tokens_where_markers_are_some(
     writing = Writing(find_dialect(dialect) if dialect else None, reasons=dialect is not None, special=special)
     template = Tokenizer(POOL.model_dir)
     template.template_variables |= {"tools"}
-    deployment = Deployment(
-        load_settings(),
-        {PoolId("p"): POOL},
-        {"models": dataclasses.replace(model, writing=writing, tokenizer=template)},
-    )
-    tool_fields = {"tools": [{"type": "function", "function": {"name": "f"}}]} if tools else {}
-    messages = [{"role": "user", "content": "?"}]
-    body = parse(ChatRequest, orjson.dumps({"model": "models", "messages": messages, **tool_fields}))
-    assert chat.chat_plan(Asking(deployment), "chatcmpl-", body, "messages").sampling[0].special_tokens == asked_for
+    own = dataclasses.replace(model, writing=writing, tokenizer=template)
+    body = chat(model="models", **({"tools": [TIME]} if tools else {}))
+    (sampling,) = chat_plan(asking({"models": own}, {PoolId("p"): POOL}), "chatcmpl-", body, "messages").sampling
+    assert sampling.special_tokens == asked_for
 
 
 @pytest.mark.parametrize(("begin", "special"), [("<|im_start|>", True), ("<think>", False)])
 def test_the_tokenizer_tells_whether_markers_of_reasoning_are_special_tokens(begin: str, special: bool) -> None:
-    pool = Pool(model="m", engine="mock", reasoning=Reasoning(begin=begin))
-    assert load_models(PoolsFile(pools={PoolId("a"): pool}))["m"].writing.special == special
+    assert models_of(a=mock(reasoning=Reasoning(begin=begin)))["m"].writing.special == special

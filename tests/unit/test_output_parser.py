@@ -19,6 +19,7 @@ from app.dialects.families import DIALECTS, reasoning_only
 from app.dialects.output_parser import OutputParser
 from app.dialects.parameter_value import ANY, types_of
 from app.dialects.parts import Arguments, CallBegun, Content, Part, Reasoning
+from tests.dialect_parts import calls, parts_of, texts
 
 THINK = reasoning_only("<think>", "</think>")
 REPEATED = reasoning_only("aab", "aaab")  # whose beginnings are within themselves
@@ -38,9 +39,8 @@ TOOLS: dict[str, Any] = {
 
 def parsed(dialect: Dialect, *pieces: str, tools: dict[str, Any] = TOOLS, begun: bool = False) -> list[Part]:
     """Neighbours of one kind as one."""
-    parser = OutputParser(dialect, tools, begun=begun)
     parts: list[Part] = []
-    for part in [part for piece in pieces for part in parser.feed(piece)] + parser.close():
+    for part in parts_of(dialect, tools, pieces, begun=begun):
         last = parts[-1] if parts else None
         if isinstance(part, Reasoning | Content) and type(last) is type(part):
             parts[-1] = type(part)(last.text + part.text)
@@ -49,21 +49,6 @@ def parsed(dialect: Dialect, *pieces: str, tools: dict[str, Any] = TOOLS, begun:
         else:
             parts.append(part)
     return parts
-
-
-def texts(parts: list[Part]) -> tuple[str, str]:
-    return (
-        "".join(p.text for p in parts if isinstance(p, Reasoning)),
-        "".join(p.text for p in parts if isinstance(p, Content)),
-    )
-
-
-def calls(parts: list[Part]) -> list[tuple[str, str]]:
-    return [
-        (p.name, "".join(a.text for a in parts if isinstance(a, Arguments) and a.index == p.index))
-        for p in parts
-        if isinstance(p, CallBegun)
-    ]
 
 
 @pytest.mark.parametrize(
@@ -361,9 +346,8 @@ def test_the_first_of_many_markers_is_found(markers: list[str], text: str) -> No
 
 def test_a_text_takes_no_longer_for_a_thousand_markers() -> None:
     """Some models have so many special tokens; a search for each in turn took 40 µs at each "<"."""
-    few, many = (
-        reader.MarkerSet(("<think>", *(f"<|reserved_token_{i}|>" for i in range(count)))) for count in (4, 1000)
-    )
+    tokens = [f"<|reserved_token_{i}|>" for i in range(1000)]
+    few, many = (reader.MarkerSet(("<think>", *tokens[:count])) for count in (4, 1000))
     text = "<|reserved_token_" * 3000
 
     assert cpu_s(lambda: many.find(text, 0)) < 20 * cpu_s(lambda: few.find(text, 0))
@@ -415,8 +399,7 @@ def test_a_long_call_takes_time_in_proportion(name: str, monkeypatch: pytest.Mon
 ])  # fmt: skip
 def test_half_a_character_in_a_models_text_is_none_in_its_parts(name: str, text: str) -> None:
     """No client could be told of it."""
-    parser = OutputParser(DIALECTS[name], {"get": {"properties": {"a": {}}}})
-    parts = [*parser.feed(text), *parser.close()]
+    parts = parts_of(DIALECTS[name], {"get": {"properties": {"a": {}}}}, [text])
     assert parts
     for part in parts:
         (part.name if isinstance(part, CallBegun) else part.text).encode()

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from app.dialects.names import find_dialect
-from app.dialects.output_parser import OutputParser
-from app.dialects.parts import Arguments, CallBegun, Content, Reasoning
+from tests.dialect_parts import calls, parts_of, texts
 from tests.present import present
 
 CASES = 120  # of each family
@@ -245,24 +244,16 @@ def drawn(name: str, number: int) -> Case:
 
 
 def understood(name: str, case: Case, pieces: list[str]) -> tuple[str, str, list[tuple[str, str]]]:
-    dialect = present(find_dialect(name))
-    parser = OutputParser(dialect, case.tools)
-    parts = [part for piece in pieces for part in parser.feed(piece)] + parser.close()
-    calls = [
-        (p.name, "".join(a.text for a in parts if isinstance(a, Arguments) and a.index == p.index))
-        for p in parts
-        if isinstance(p, CallBegun)
-    ]
-    texts = ["".join(p.text for p in parts if isinstance(p, kind)) for kind in (Content, Reasoning)]
-    return texts[0], texts[1], calls
+    parts = parts_of(present(find_dialect(name)), case.tools, pieces)
+    reasoning, content = texts(parts)
+    return content, reasoning, calls(parts)
 
 
 def cut(text: str, draw: random.Random, most: int) -> list[str]:
-    pieces, at = [], 0
-    while at < len(text):
+    pieces = []
+    while text:
         size = draw.randint(1, most)
-        pieces.append(text[at : at + size])
-        at += size
+        pieces, text = [*pieces, text[:size]], text[size:]
     return pieces
 
 
@@ -292,5 +283,4 @@ def wrong(name: str, number: int) -> str:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_what_is_drawn_is_understood_whole_and_in_pieces(name: str) -> None:
-    mistakes = [mistake for number in range(CASES) if (mistake := wrong(name, number))]
-    assert mistakes == []
+    assert [mistake for number in range(CASES) if (mistake := wrong(name, number))] == []

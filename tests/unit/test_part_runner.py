@@ -39,16 +39,8 @@ class Asked(PartRunner):
 
     def __init__(self) -> None:
         runtime = MagicMock(Runtime, dispatcher=MagicMock(Dispatcher, api=ApiId("a"), hook=None, usage=None))
-        ticket = PartClaim(ID, 0, 1)
-        super().__init__(
-            runtime,
-            MagicMock(BatchStore),
-            MagicMock(Storage),
-            ticket,
-            BATCH,
-            MagicMock(LineLimits),
-            MagicMock(Handling),
-        )
+        store, storage, limits, handling = map(MagicMock, (BatchStore, Storage, LineLimits, Handling))
+        super().__init__(runtime, store, storage, PartClaim(ID, 0, 1), BATCH, limits, handling)
         self.asked: list[tuple[int, bool]] = []
 
     async def _answer(self, line: BatchLine) -> None:
@@ -62,28 +54,39 @@ class Asked(PartRunner):
                 del self._generations[line.number]
 
 
+async def asking(lines: int) -> Asked:
+    """A part that has asked for so many lines."""
+    part = Asked()
+    part._ask([BatchLine(n, f"id-{n}", b"{}") for n in range(1, lines + 1)])
+    await asyncio.sleep(0)
+    return part
+
+
+async def turns(number: int = 4) -> None:
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
+async def looked(part: PartRunner, batch: Batch = LATE, times: int = 4) -> None:
+    for _ in range(times):
+        part.look(batch)
+        await asyncio.sleep(0)
+
+
 async def test_what_comes_back_from_an_engine_waits_behind_nobody_either() -> None:
     """A line may be at an engine's gate when its batch becomes urgent, and is sent back from there later."""
-    part = Asked()
-    part._ask([BatchLine(n, f"id-{n}", b"{}") for n in (1, 2, 3)])
-    await asyncio.sleep(0)
+    part = await asking(3)
     part._generations[3].waits = False  # type: ignore[misc]
-    part.look(BATCH)
-    await asyncio.sleep(0)
+    await looked(part, BATCH, 1)
     assert part.asked == [(1, False), (2, False), (3, False)]
-    for _ in range(4):
-        part.look(LATE)
-        await asyncio.sleep(0)
+    await looked(part)
     assert part.asked[3:] == [(1, True), (2, True)]
     part._generations[3].waits = True  # type: ignore[misc]
-    for _ in range(4):
-        part.look(LATE)
-        await asyncio.sleep(0)
+    await looked(part)
     assert part.asked[5:] == [(3, True)]
     part.drain()
     part._generations.clear()
-    part.look(LATE)
-    await asyncio.sleep(0)
+    await looked(part, LATE, 1)
     assert part.asked[6:] == []
 
 
@@ -101,13 +104,10 @@ async def test_a_line_that_can_wait_no_longer_is_dispatched_again_when_its_try_h
     part._answer = slow  # type: ignore[method-assign]
     part._ask([BatchLine(1, "id-1", b"{}")])
     await asyncio.sleep(0)
-    for _ in range(4):
-        part.look(LATE)
-        await asyncio.sleep(0)
+    await looked(part)
     assert part.asked == [(1, False)]
     ends.set()
-    for _ in range(4):
-        await asyncio.sleep(0)
+    await turns()
     assert (part.asked, len(part._asking)) == ([(1, False), (1, True)], 1)
     part.stop()
 
@@ -146,8 +146,7 @@ async def test_an_answer_that_is_there_is_written_if_its_batch_is_cancelled_mean
     part._answer = partial(PartRunner._answer, part)  # type: ignore[method-assign]
     monkeypatch.setattr("workers.batch.part_runner.Generation", Call)
     part._ask([BatchLine(1, "id-1", b"short"), BatchLine(2, "id-2", b"long")])
-    for _ in range(4):
-        await asyncio.sleep(0)
+    await turns()
     part.look(replace(BATCH, status="cancelling"))
     settled_event.set()
     while part._asking:
@@ -157,14 +156,11 @@ async def test_an_answer_that_is_there_is_written_if_its_batch_is_cancelled_mean
 
 async def test_a_line_whose_answer_is_recorded_is_not_given_up() -> None:
     """A line given up would be computed and charged again, with one record of both."""
-    part = Asked()
-    part._ask([BatchLine(n, f"id-{n}", b"{}") for n in (1, 2)])
-    await asyncio.sleep(0)
+    part = await asking(2)
     for number, call in part._generations.items():
         call.is_recorded = number == 1  # type: ignore[misc]
     part.stop()
-    for _ in range(4):
-        await asyncio.sleep(0)
+    await turns()
     assert [line.number for line in part._asking.values()] == [1]
     part._cancel([*part._asking.values()])
 
@@ -243,13 +239,11 @@ async def test_lines_that_wait_are_understood_again_when_their_client_has_other_
     await asyncio.sleep(0)
     part._within = {1: UNLIMITED, 2: UNLIMITED, 3: UNLIMITED}
     part._generations[3].waits = False  # type: ignore[misc]
-    part.look(BATCH)
-    await asyncio.sleep(0)
+    await looked(part, BATCH, 1)
     assert [number for number, _ in part.asked] == [1, 2, 3]
     within(part, other_limits)
     part.look(BATCH)
     part._within |= {1: other_limits, 2: other_limits}  # as `_request` has it
-    for _ in range(4):
-        await asyncio.sleep(0)
-        part.look(BATCH)
+    await turns()
+    part.look(BATCH)
     assert [number for number, _ in part.asked] == [1, 2, 3, 1, 2]

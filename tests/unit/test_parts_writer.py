@@ -1,6 +1,5 @@
 """A chat's answer taken apart: whole and streamed, by a parser whose parts are written beforehand."""
 
-import dataclasses
 import json
 from typing import Any
 
@@ -34,6 +33,9 @@ ANSWER: dict[str, list[Part]] = {
 }
 
 
+THINKS = Dialect((Thought("<think>", ("</think>",)),))
+
+
 class Scripted:
     """Each character stands for some parts; ~ holds one back to the end."""
 
@@ -50,8 +52,7 @@ class Scripted:
 
 
 def scripted(**fields: Any) -> PartsWriter:
-    of = fields.pop("of", None) or call()
-    return PartsWriter(of, chat(**fields), Scripted)
+    return PartsWriter(fields.pop("of", None) or call(), chat(**fields), Scripted)
 
 
 def streamed(*texts: str, finish: str = "stop", **options: bool) -> list[Any]:
@@ -212,17 +213,15 @@ def test_a_chunk_without_parts_is_sent_only_for_what_else_it_tells() -> None:
 
 def test_a_parser_is_made_only_where_there_is_something_to_tell_apart() -> None:
     """The text goes on as it comes in all other cases."""
-    of = call()
     hermes = find_dialect("hermes")
-    of.model = dataclasses.replace(of.model, writing=Writing(hermes))
+    of = call(writing=Writing(hermes))
     assert type(writer(of, chat())) is ChatWriter
     assert type(writer(of, chat(tools=[TIME], tool_choice="none"))) is ChatWriter
     text = '<tool_call>{"name": "get_time", "arguments": {}}</tool_call>'
     choice = writer(of, chat(tools=[TIME, WEATHER])).choice(0, replace(DELTA, text=text, finish="stop"))
     assert choice["finish_reason"] == "tool_calls"
     assert [c["function"] for c in choice["message"]["tool_calls"]] == [{"name": "get_time", "arguments": "{}"}]
-    of.model = dataclasses.replace(of.model, writing=Writing(hermes, reasons=True))
-    assert type(writer(of, chat())) is PartsWriter
+    assert type(writer(call(writing=Writing(hermes, reasons=True)), chat())) is PartsWriter
 
 
 @pytest.mark.parametrize(("ends_with", "begun", "fields", "reasoning"), [
@@ -237,9 +236,7 @@ def test_the_prompts_end_says_whether_an_answer_begins_inside_reasoning(
     ends_with: str, begun: bool, fields: dict[str, Any], reasoning: str | None
 ) -> None:
     """A client may tell the template to leave reasoning out."""
-    of = call()
-    thinks = Dialect((Thought("<think>", ("</think>",)),))
-    of.model = dataclasses.replace(of.model, writing=Writing(thinks, True, begun))
+    of = call(writing=Writing(THINKS, True, begun))
     of.prompts = [of.model.tokenizer.encode("user" + ends_with, add_special_tokens=False)]
     message = writer(of, chat(**fields)).choice(0, replace(DELTA, text="a", finish="stop"))["message"]
     assert message["reasoning_content"] == reasoning
@@ -250,8 +247,7 @@ def test_the_prompts_end_says_whether_an_answer_begins_inside_reasoning(
 ])  # fmt: skip
 def test_a_call_has_an_id_that_the_models_own_template_takes_back(dialect: str, ids: tuple[str, int]) -> None:
     """Mistral's wants nine characters, Kimi's the function and its number in the conversation."""
-    of = call()
-    of.model = dataclasses.replace(of.model, writing=Writing(find_dialect(dialect)))
+    of = call(writing=Writing(find_dialect(dialect)))
     body = chat(tools=[TIME], messages=[*MESSAGES, CALLED, RESULT])
     choice = PartsWriter(of, body, Scripted).choice(0, replace(DELTA, text="n", finish="stop"))
     (id_,) = [c["id"] for c in choice["message"]["tool_calls"]]
@@ -273,8 +269,7 @@ BROKEN = '<tool_call>{"name": "get_time", "arguments": {"zone": <b>}}</tool_call
 ])  # fmt: skip
 def test_a_call_that_the_model_has_broken_is_not_one_to_answer(text: str, finish: str, arguments: list[str]) -> None:
     """Its text is no content, and its arguments are no JSON: a client sees both, however it reads the answer."""
-    of = call()
-    of.model = dataclasses.replace(of.model, writing=Writing(find_dialect("qwen3")))
+    of = call(writing=Writing(find_dialect("qwen3")))
     choice = writer(of, chat(tools=[TIME])).choice(0, replace(DELTA, text=text, finish="stop"))
     assert (choice["finish_reason"], choice["message"]["content"]) == (finish, None)
     assert [each["function"]["arguments"] for each in choice["message"]["tool_calls"]] == arguments
@@ -287,9 +282,7 @@ def test_a_call_that_the_model_has_broken_is_not_one_to_answer(text: str, finish
 
 def thinking(**writing: Any) -> Any:
     """The call of a model that thinks, with as many tokens as that takes."""
-    of = call()
-    thinks = Dialect((Thought("<think>", ("</think>",)),))
-    of.model = dataclasses.replace(of.model, writing=Writing(thinks, True, **writing))
+    of = call(writing=Writing(THINKS, True, **writing))
     of.completion_tokens = 1000
     return of
 

@@ -8,10 +8,10 @@ import pytest
 
 from app.dispatch.media.media_reader import Origin
 from app.dispatch.models.aliases import Aliases
-from app.errors import SettingsError
 from app.openai.pipeline import ChatText, stage_request
 from app.pools.pools_file import load_pools
 from app.pools.schema import Alias, Stage
+from tests.models import pools_error
 from tests.refusals import refused
 
 POOLS = """
@@ -28,15 +28,10 @@ pipelines: {x: {stages: [{model: writer}, {model: painter}]}, %s}
 W, P, E = "{model: writer}", "{model: painter}", "{model: ears}"
 
 
-def written(tmp_path: Path, pipelines: str) -> Path:
-    file = tmp_path / "pools.yaml"
-    file.write_text(POOLS % pipelines)
-    return file
-
-
 @pytest.mark.parametrize("stages", [[W, P], [E, W], [W, W], [E, W, W], [W, W, W, P]])
 def test_stages_that_fit_are_taken(tmp_path: Path, stages: list[str]) -> None:
-    pipeline = load_pools(written(tmp_path, f"y: {{stages: [{', '.join(stages)}]}}")).pipelines["y"]
+    (file := tmp_path / "pools.yaml").write_text(POOLS % f"y: {{stages: [{', '.join(stages)}]}}")
+    pipeline = load_pools(file).pipelines["y"]
     assert [f"{{model: {stage.model}}}" for stage in pipeline.stages] == stages
 
 
@@ -70,9 +65,7 @@ def test_stages_that_fit_are_taken(tmp_path: Path, stages: list[str]) -> None:
     ],
 )
 def test_a_wrong_pipeline_is_named(tmp_path: Path, pipelines: str, problem: str) -> None:
-    with pytest.raises(SettingsError) as error:
-        load_pools(written(tmp_path, pipelines))
-    assert problem in error.value.message
+    assert problem in pools_error(tmp_path, POOLS % pipelines)
 
 
 def test_an_alias_made_at_run_time_takes_no_pipelines_name() -> None:
@@ -109,10 +102,8 @@ def test_each_sound_of_a_conversation_gets_its_text_in_its_place() -> None:
     ]
     chat = ChatText({"messages": messages})
     assert list(chat.sounds().values()) == ["messages.0.content.0", "messages.2.content.1"]
-    texts = {
-        Origin("audio", f"data:audio/wav;base64,{data}"): text for data, text in (("AAAA", "one"), ("BBBB", "two"))
-    }
-    chat.hear(texts)
+    heard_texts = {"AAAA": "one", "BBBB": "two"}
+    chat.hear({Origin("audio", f"data:audio/wav;base64,{data}"): text for data, text in heard_texts.items()})
     assert chat.doc["messages"][0]["content"] == [said("one"), said("?")]
     assert chat.doc["messages"][2]["content"] == [said("and"), said("two"), said("one")]
     assert chat.text == "and\ntwo\none"

@@ -146,10 +146,8 @@ def test_an_objective_that_nobody_can_meet_ends_no_workers_that_serve(least: int
     slow = replace(SPEED, step_s=OBJECTIVE.itl_s * 1.03)
     pool_plan = plan(traffic, pool(16, speed=slow), least)
     assert pool_plan.reason == "unattainable"
-    assert (
-        pool_plan.workers
-        >= plan(traffic, pool(16, speed=replace(SPEED, step_s=OBJECTIVE.itl_s / 2)), least).workers / 2
-    )
+    quick = replace(SPEED, step_s=OBJECTIVE.itl_s / 2)
+    assert pool_plan.workers >= plan(traffic, pool(16, speed=quick), least).workers / 2
     shortest = next(n for n in range(1, 100) if attained(50, n, DEMAND, slow, Objective(1.0, 0.05), "both") > 0.9)
     assert pool_plan.workers >= shortest
     long = [replace(one, prompts=histogram([16_000] * one.arrivals)) for one in steady(2)]
@@ -220,12 +218,10 @@ def test_pools_that_can_not_serve_in_time_share_gpus_by_what_they_come_near_to(l
     traffic = {"a": steady(120), "b": steady(50)}
     limits = ScaleLimits({p.pool: least for p in pools}, {p.pool: 60 for p in pools})
     objectives = dict.fromkeys("ab", OBJECTIVE)
-    alone = [pool_plan.workers for pool_plan in decide(600.0, traffic, pools, objectives, limits)]
+    alone = [one.workers for one in decide(600.0, traffic, pools, objectives, limits)]
     gpus = sum(alone) - 3
-    shares = [
-        pool_plan.workers
-        for pool_plan in decide(600.0, traffic, pools, objectives, ScaleLimits(limits.least, limits.most, gpus))
-    ]
+    bound = ScaleLimits(limits.least, limits.most, gpus)
+    shares = [one.workers for one in decide(600.0, traffic, pools, objectives, bound)]
     assert sum(shares) == gpus
     assert all(has >= 0.7 * wants for has, wants in zip(shares, alone, strict=True))
 

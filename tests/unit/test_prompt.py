@@ -7,25 +7,18 @@ from typing import Any
 import pytest
 
 from app.dialects.names import find_dialect
-from app.dispatch.asking import Asking
-from app.dispatch.models.models import Model
 from app.dispatch.models.writing import Writing
-from app.dispatch.runtime import Deployment
 from app.errors import RequestError
-from app.ids import PoolId
 from app.openai import chat as chat_endpoint
 from app.openai.model_parser import check_dialect
 from app.openai.prompt import chat_prompt
 from app.openai.schemas import ChatRequest
 from app.openai.template_habits import settable
-from app.pools.schema import Pool
-from app.settings import load_settings
-from app.telemetry import Meters
-from app.tokenizing.tokenizer import Tokenizer, load_tokenizer
+from app.tokenizing.tokenizer import Tokenizer
+from tests.models import asking, model, templated
 from tests.refusals import refused
 from tests.unit.test_tools import CALL, CALLED, MESSAGES, RESULT, TIME, WEATHER, allowed, chat
 
-MODEL_DIR = Pool(model="mock", engine="mock").model_dir
 # Writes all that it is given.
 SHOWING = """
 {%- if tools %}{% for tool in tools %}{{ tool | tojson }};{% endfor %}{% endif %}
@@ -39,10 +32,8 @@ TRIMS = PLAIN.replace("m.content", "m.content | trim")
 
 
 def prompt(at: Path, template: str, body: ChatRequest) -> str:
-    file = at / "template.jinja"
-    file.write_text(template)
     body.check()
-    return chat_prompt(Tokenizer(MODEL_DIR, file), body.messages, body)
+    return chat_prompt(templated(at, template), body.messages, body)
 
 
 def refusal(at: Path, template: str, **fields: Any) -> RequestError:
@@ -117,9 +108,7 @@ def test_tools_reach_a_template_under_its_own_name(tmp_path: Path) -> None:
     ("{% generation %}{% if tools %}x{% endif %}{% endgeneration %}", True),
 ])  # fmt: skip
 def test_what_a_template_knows_is_read_from_its_source(tmp_path: Path, template: str, knows: bool) -> None:
-    file = tmp_path / "template.jinja"
-    file.write_text(template)
-    assert ("tools" in Tokenizer(MODEL_DIR, file).template_variables) == knows
+    assert ("tools" in templated(tmp_path, template).template_variables) == knows
 
 
 def test_variables_of_the_client_reach_the_template(tmp_path: Path) -> None:
@@ -128,11 +117,8 @@ def test_variables_of_the_client_reach_the_template(tmp_path: Path) -> None:
     assert prompt(tmp_path, SHOWING, chat(chat_template_kwargs=variables)).endswith("<assistant>False")
     assert refusal(tmp_path, SHOWING, chat_template_kwargs={"thinking": True}).param == "chat_template_kwargs.thinking"
     for ours in ("messages", "tools", "add_generation_prompt", "chat_template", "bos_token", "raise_exception"):
-        exc = refusal(
-            tmp_path,
-            SHOWING + "{% if x %}{{ bos_token + raise_exception() }}{% endif %}",
-            chat_template_kwargs={ours: "x"},
-        )
+        template = SHOWING + "{% if x %}{{ bos_token + raise_exception() }}{% endif %}"
+        exc = refusal(tmp_path, template, chat_template_kwargs={ours: "x"})
         assert exc.param == f"chat_template_kwargs.{ours}"
     with pytest.raises(RequestError, match="'chat_template_kwargs'"):
         chat(chat_template_kwargs={"x": "y" * 2**16})
@@ -156,9 +142,8 @@ def test_a_special_token_that_a_tokenizer_lacks_is_not_written_out(tmp_path: Pat
 
 
 def test_the_variables_that_clients_may_set_are_the_templates_own(tmp_path: Path) -> None:
-    file = tmp_path / "template.jinja"
-    file.write_text(SHOWING + "{{ bos_token }}{% set x = namespace(y=documents) %}{{ strftime_now('%Y') }}")
-    assert settable(Tokenizer(MODEL_DIR, file)) == ["documents", "enable_thinking", "reasoning_effort"]
+    template = SHOWING + "{{ bos_token }}{% set x = namespace(y=documents) %}{{ strftime_now('%Y') }}"
+    assert settable(templated(tmp_path, template)) == ["documents", "enable_thinking", "reasoning_effort"]
 
 
 def test_a_prompt_may_end_with_the_last_message(tmp_path: Path) -> None:
@@ -192,15 +177,14 @@ def test_only_content_of_the_assistants_can_be_gone_on_with(tmp_path: Path, fiel
 @pytest.mark.parametrize("name", [None, "think", "hermes"])
 def test_where_the_way_of_writing_calls_is_not_known_tools_are_refused(name: str | None) -> None:
     """Calls could not be told from text."""
-    writing = Writing(find_dialect(name) if name else None)
-    model = Model("m", (PoolId("p"),), (), None, Tokenizer(MODEL_DIR), 100, Meters("m"), writing=writing)
-    check_dialect(model, chat(tools=[TIME], tool_choice="none"))
-    check_dialect(model, chat())
+    of = model(writing=Writing(find_dialect(name) if name else None))
+    check_dialect(of, chat(tools=[TIME], tool_choice="none"))
+    check_dialect(of, chat())
     if name == "hermes":
-        check_dialect(model, chat(tools=[TIME]))
+        check_dialect(of, chat(tools=[TIME]))
         return
     with refused("tools", "dialect"):
-        check_dialect(model, chat(tools=[TIME]))
+        check_dialect(of, chat(tools=[TIME]))
 
 
 def test_templates_that_add_arguments_to_a_text_have_them_as_text(tmp_path: Path) -> None:
@@ -224,14 +208,12 @@ def test_what_a_template_does_not_know_is_not_handed_to_it(tmp_path: Path, name:
 
 async def test_a_request_may_bring_its_own_template_only_where_that_is_allowed() -> None:
     """Chats and /tokenize alike."""
-    model = Model("m", (PoolId("p"),), (), None, load_tokenizer(MODEL_DIR), 100, Meters("template"))
+    of = model()
     body = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
     raw = json.dumps(body | {"chat_template": "{{ messages[0].content }}!"}).encode()
-    trusting, other = (
-        Asking(Deployment(load_settings(request_chat_templates=trusts), {}, {"m": model})) for trusts in (True, False)
-    )
+    trusting, other = (asking({"m": of}, request_chat_templates=trusts) for trusts in (True, False))
     _, plan = await chat_endpoint.understand(trusting, raw)
-    assert model.tokenizer.decode([*plan.prompts[0]]) == "hello!"
+    assert of.tokenizer.decode([*plan.prompts[0]]) == "hello!"
     with refused("chat_template"):
         await chat_endpoint.understand(other, raw)
     nothing = json.dumps(body | {"chat_template": "{{ '' }}"}).encode()
@@ -284,9 +266,7 @@ def test_what_a_template_takes_is_tried_once_and_only_for_what_is_there(
         return render(self, messages, **more)
 
     monkeypatch.setattr(Tokenizer, "render_chat", counted)
-    file = tmp_path / "template.jinja"
-    file.write_text(CALLS.format(IN_CONTENT))
-    tokenizer = Tokenizer(MODEL_DIR, file)
+    tokenizer = templated(tmp_path, CALLS.format(IN_CONTENT))
     counts = []
     for messages in (MESSAGES, [*MESSAGES, CALLED | {"content": "x"}, RESULT], *[[*MESSAGES, CALLED, RESULT]] * 3):
         render_count = 0

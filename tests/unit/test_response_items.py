@@ -1,6 +1,5 @@
 """Items of the Responses API: as clients send them, as a model sees them, and as an answer makes them."""
 
-import dataclasses
 import itertools
 import json
 from typing import Annotated, Any
@@ -54,18 +53,13 @@ def asked(**fields: Any) -> ResponseRequest:
 
 
 def model() -> Model:
-    return dataclasses.replace(call().model, writing=Writing(find_dialect("hermes"), True))
+    return call(writing=Writing(find_dialect("hermes"), True)).model
 
 
 def progress(body: ResponseRequest) -> ResponseObject:
     of = model()
-    output = Output(
-        "0123",
-        make_parser(of, body.prompt_request(), Place()),
-        CallIds(of, ID, 0).of,
-        body.tool_names(),
-        encrypted=body.with_encrypted,
-    )
+    parser = make_parser(of, body.prompt_request(), Place())
+    output = Output("0123", parser, CallIds(of, ID, 0).of, body.tool_names(), encrypted=body.with_encrypted)
     return ResponseObject(ID, 1600, body, output, of)
 
 
@@ -119,12 +113,9 @@ def test_each_items_events_come_between_its_beginning_and_its_end(
     for event in events:
         OPENAIS.validate_python(event)
         SHAPES.validate_python(event, strict=True)
-    ids = [
-        (event["output_index"], event.get("item_id") or event["item"]["id"])
-        for event in events
-        if "output_index" in event
-    ]
-    assert len(set(ids)) == len(items)
+    of_items = [event for event in events if "output_index" in event]
+    ids = {(event["output_index"], event.get("item_id") or event["item"]["id"]) for event in of_items}
+    assert len(ids) == len(items)
     done_items = [event["item"] for event in events if event["type"] == "response.output_item.done"]
     assert events[-1]["response"]["output"] == done_items
     Response.model_validate(events[-1]["response"])
@@ -201,12 +192,8 @@ def test_tools_are_functions_to_the_model_and_keep_their_own_names() -> None:
     assert [function["name"] for function in functions] == ["patch", "crm__get_weather"]
     assert functions[1]["description"] == "Customers.\n\nWeather."
     assert functions[0]["parameters"]["required"] == ["input"]
-    output = told(body, [*log(called("crm__get_weather", city="x"), []), DONE])[-1]["response"]["output"]
-    assert (output[0]["name"], output[0]["namespace"], output[0]["arguments"]) == (
-        "get_weather",
-        "crm",
-        '{"city": "x"}',
-    )
+    (item,) = told(body, [*log(called("crm__get_weather", city="x"), []), DONE])[-1]["response"]["output"]
+    assert (item["name"], item["namespace"], item["arguments"]) == ("get_weather", "crm", '{"city": "x"}')
     response = progress(body).response()
     assert (response["tools"][0]["strict"], response["tool_choice"]["mode"]) == (False, "auto")
 
@@ -337,11 +324,8 @@ def test_a_schema_of_the_text_is_kept_under_its_own_name() -> None:
     text_format = {"type": "json_schema", "name": "x", "schema": {"type": "object"}}
     body = parse(ResponseRequest, asked(text={"format": text_format}).understood())
     answer_format = present(body.asked_format())
-    assert (answer_format.kind, answer_format.value, answer_format.where) == (
-        "json",
-        {"type": "object"},
-        "text.format.schema",
-    )
+    assert (answer_format.kind, answer_format.value) == ("json", {"type": "object"})
+    assert answer_format.where == "text.format.schema"
     assert progress(body).response()["text"]["format"] == text_format
 
 

@@ -9,6 +9,7 @@ from app.errors import SettingsError
 from app.pools.pools_file import load_pools
 from app.pools.schema import Pool
 from app.settings import load_settings
+from tests.models import pools_error
 from tests.present import present
 
 
@@ -59,23 +60,13 @@ def test_settings_are_frozen() -> None:
         load_settings().port = 1  # type: ignore[misc]
 
 
-def write(folder: Path, text: str) -> Path:
-    file = folder / "pools.yaml"
-    file.write_text(text)
-    return file
-
-
-GOOD = "pools: {decode-pool-a: {model: mock, engine: mock}}"
-
-
 def test_a_pool_needs_a_model_and_an_engine_only(tmp_path: Path) -> None:
     """The mock brings its own model directory."""
-    pools = load_pools(write(tmp_path, GOOD)).pools
-    assert list(pools) == ["decode-pool-a"]
-    pool = next(iter(pools.values()))
+    (tmp_path / "pools.yaml").write_text("pools: {decode-pool-a: {model: mock, engine: mock}}")
+    ((name, pool),) = load_pools(tmp_path / "pools.yaml").pools.items()
+    assert (name, pool.context_len) == ("decode-pool-a", 8192)
     assert (pool.model, pool.engine, pool.role, pool.block_size) == ("mock", "mock", "both", 32)
     assert (pool.model_dir / "tokenizer.json").exists()
-    assert pool.context_len == 8192
 
 
 @pytest.mark.parametrize(("text", "names"), [
@@ -110,10 +101,8 @@ def test_a_pool_needs_a_model_and_an_engine_only(tmp_path: Path) -> None:
     ("pools: {p: {model: m, engine: mock, scale: {most: 2, hosts: {a: 1}}}}", "hosts have room for 1 workers"),
     ("pools: {p: {model: m, engine: mock, scale: {most: 1, hosts: {-oProxyCommand=x: 1}}}}", "p.scale.hosts"),
     ("pools: {p: {model: m, engine: mock, task: embed, scale: {most: 2}}}", "p.scale: only pools that generate"),
-    (
-        "pools: {p: {model: m, engine: mock}}\nplanner: {objectives: {m: {ttft_s: 1, itl_s: 1}}}",
-        "planner.objectives.m: no pool of that model has the key scale",
-    ),
+    ("pools: {p: {model: m, engine: mock}}\nplanner: {objectives: {m: {ttft_s: 1, itl_s: 1}}}",
+     "planner.objectives.m: no pool of that model has the key scale"),
     ("pools: {p: {model: m, engine: mock, task: embed, tiers: {host_gb: 1}}}", "p.tiers: only pools that generate"),
     ("pools: {p: {model: m, engine: mock, nodes: 0}}", "pools.p.nodes=0"),
     ("pools: {p: {model: m, engine: mock, tensor_parallel_size: 0}}", "pools.p.tensor_parallel_size=0"),
@@ -135,14 +124,25 @@ def test_a_pool_needs_a_model_and_an_engine_only(tmp_path: Path) -> None:
     ("pools: {batch: {model: m, engine: mock}}", "pools.batch: the name is taken"),
     ("", "None"),
     ("just text", "'just text'"),
+    ("pools: {}", "pools={}"),
+    ("pools:\n  a: {model: m, engine: mock}\n  a: {model: n, engine: mock}", "'a' is there twice"),
+    ("pools: {a: {model: m, engine: mock, max_running: 1:30}}", "pools.a.max_running='1:30'"),
+    ("pools: {a: {model: m, engine: mock, max_running: 2027-01-31}}", "pools.a.max_running='2027-01-31'"),
+    ("pools:\n  a: {model: !!int m, engine: mock}", "'m' is no int"),
+    ("pools:\n  a: {model: !!bool m, engine: mock}", "line 2, column 14"),
+    (f"pools: {'[' * 2000}{']' * 2000}", "not YAML: it is nested too deep"),
+    (f"pools: {{a: {{model: m, engine: mock, max_running: {'9' * 5000}}}}}", "is no int"),
+    ("pools: {a: !!map m}", "expected a mapping node"),
+    ("pools: {a: {model: m, engine: mock, busy: {active_blocks: 95}}}", "pools.a.busy.active_blocks=95"),
+    ("pools: {a: {model: m, engine: mock, routing: {policy: best}}}", "pools.a.routing.policy='best'"),
+    ("pools: {a: {model: m, engine: mock}}\nselect: {m: {decode: {tokens: [5], pools: [[a]]}}}", "1 rows of 2 pools"),
+    ("pools: {a: {model: m, engine: mock}}\nselect: {m: {decode: {pools: [[b]]}}}", "select.m.decode.pools='b'"),
+    ("pools:\n  a: {model: m, engine: mock}\n  b: {model: m, engine: mock, routing: {policy: random}}",
+     "pools.b.routing: differs from a's"),
 ])  # fmt: skip
 def test_a_bad_pools_file_is_named_with_the_key_and_the_value(text: str, names: str, tmp_path: Path) -> None:
     """A typo costs a minute, not an afternoon."""
-    file = write(tmp_path, text)
-    with pytest.raises(SettingsError) as error:
-        load_pools(file)
-    assert str(file) in error.value.message
-    assert names in error.value.message
+    assert names in pools_error(tmp_path, text)
 
 
 def test_a_missing_pools_file_is_named_with_its_variable(tmp_path: Path) -> None:
@@ -177,34 +177,6 @@ def test_a_pools_own_length_wins_over_the_models(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": 4096}))
     assert Pool(model="m", engine="vllm", path=tmp_path).context_len == 4096
     assert Pool(model="m", engine="vllm", path=tmp_path, max_model_len=77).context_len == 77
-
-
-@pytest.mark.parametrize(("text", "said"), [
-    ("pools: {}", "pools={}"),
-    ("pools:\n  a: {model: m, engine: mock}\n  a: {model: n, engine: mock}", "'a' is there twice"),
-    ("pools: {a: {model: m, engine: mock, max_running: 1:30}}", "pools.a.max_running='1:30'"),
-    ("pools: {a: {model: m, engine: mock, max_running: 2027-01-31}}", "pools.a.max_running='2027-01-31'"),
-    ("pools:\n  a: {model: !!int m, engine: mock}", "'m' is no int"),
-    ("pools:\n  a: {model: !!bool m, engine: mock}", "line 2, column 14"),
-    (f"pools: {'[' * 2000}{']' * 2000}", "not YAML: it is nested too deep"),
-    (f"pools: {{a: {{model: m, engine: mock, max_running: {'9' * 5000}}}}}", "is no int"),
-    ("pools: {a: !!map m}", "expected a mapping node"),
-    ("pools: {a: {model: m, engine: mock, busy: {active_blocks: 95}}}", "pools.a.busy.active_blocks=95"),
-    ("pools: {a: {model: m, engine: mock, routing: {policy: best}}}", "pools.a.routing.policy='best'"),
-    ("pools: {a: {model: m, engine: mock}}\nselect: {m: {decode: {tokens: [5], pools: [[a]]}}}", "1 rows of 2 pools"),
-    ("pools: {a: {model: m, engine: mock}}\nselect: {m: {decode: {pools: [[b]]}}}", "select.m.decode.pools='b'"),
-    (
-        "pools:\n  a: {model: m, engine: mock}\n  b: {model: m, engine: mock, routing: {policy: random}}",
-        "pools.b.routing: differs from a's",
-    ),
-])  # fmt: skip
-def test_what_is_wrong_with_a_pools_file_is_named(tmp_path: Path, text: str, said: str) -> None:
-    """The message has the file, the key, and the value where that helps."""
-    file = write(tmp_path, text)
-    with pytest.raises(SettingsError) as error:
-        load_pools(file)
-    assert said in error.value.message
-    assert str(file) in error.value.message
 
 
 def test_a_secret_that_signs_nothing_is_refused_at_the_start_and_not_shown() -> None:

@@ -12,18 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import RequestError, SettingsError
-from app.pools.schema import Pool
 from app.tokenizing.tokenizer import Tokenizer, load_tokenizer
+from tests.models import MODEL_DIR, templated
 from tests.refusals import refused
 
-MODEL_DIR = Pool(model="mock", engine="mock").model_dir
 MESSAGES: list[dict[str, Any]] = [{"role": "user", "content": "hello"}]
-
-
-def with_template(folder: Path, source: str) -> Tokenizer:
-    file = folder / "template.jinja"
-    file.write_text(source)
-    return Tokenizer(MODEL_DIR, file)
 
 
 @given(st.text())
@@ -70,35 +63,33 @@ def test_a_shortened_text_has_the_first_or_the_last_tokens_between_those_that_ar
     assert tokens == [*whole[:first], *kept_tokens, *whole[len(whole) - added_count + first :]]
 
 
-@pytest.mark.parametrize("keeps_end", [True, False])
-def test_of_a_text_that_is_shortened_little_more_is_tokenised(monkeypatch: pytest.MonkeyPatch, keeps_end: bool) -> None:
-    """The length of the whole text doesn't matter: a client pays for what is left of it."""
-    tokenizer, char_count = Tokenizer(MODEL_DIR), 0
+def counting(monkeypatch: pytest.MonkeyPatch) -> tuple[Tokenizer, list[int]]:
+    """A tokenizer, and the length of each text that it tokenises."""
+    tokenizer, sizes = Tokenizer(MODEL_DIR), list[int]()
 
     def encode_batch_fast(texts: list[str], **options: Any) -> Any:
-        nonlocal char_count
-        char_count += sum(map(len, texts))
+        sizes.extend(map(len, texts))
         return load_tokenizer(MODEL_DIR).raw.encode_batch_fast(texts, **options)
 
     monkeypatch.setattr(tokenizer, "raw", MagicMock(wraps=tokenizer.raw, encode_batch_fast=encode_batch_fast))
+    return tokenizer, sizes
+
+
+@pytest.mark.parametrize("keeps_end", [True, False])
+def test_of_a_text_that_is_shortened_little_more_is_tokenised(monkeypatch: pytest.MonkeyPatch, keeps_end: bool) -> None:
+    """The length of the whole text doesn't matter: a client pays for what is left of it."""
+    tokenizer, sizes = counting(monkeypatch)
     assert len(tokenizer.shortened("some words, " * 100_000, 50, keeps_end=keeps_end)) == 50
-    assert char_count < 5000
+    assert sum(sizes) < 5000
 
 
 def test_of_a_text_that_is_far_too_long_little_is_tokenised(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing, if the longest tokens could not make it fit; else about twice what fits."""
-    tokenizer, char_count = Tokenizer(MODEL_DIR), 0
-
-    def encode_batch_fast(texts: list[str], **options: Any) -> Any:
-        nonlocal char_count
-        char_count += sum(map(len, texts))
-        return load_tokenizer(MODEL_DIR).raw.encode_batch_fast(texts, **options)
-
-    monkeypatch.setattr(tokenizer, "raw", MagicMock(encode_batch_fast=encode_batch_fast))
+    tokenizer, sizes = counting(monkeypatch)
     assert tokenizer.least_tokens("word " * 10**6, 8192) > 8192
-    assert char_count == 0
+    assert sizes == []
     assert tokenizer.least_tokens("word " * 10**6, 300_000) > 300_000
-    assert 0 < char_count < 3_000_000
+    assert 0 < sum(sizes) < 3_000_000
 
 
 def test_special_tokens_are_one_token_and_may_be_left_out_of_the_text() -> None:
@@ -124,7 +115,7 @@ def test_the_models_own_template_is_used() -> None:
 
 def test_a_template_file_of_ones_own_wins(tmp_path: Path) -> None:
     """The template knows the messages and the model's special tokens."""
-    tokenizer = with_template(tmp_path, "{{ messages[0].content|upper }}{{ eos_token }}{{ messages|tojson }}")
+    tokenizer = templated(tmp_path, "{{ messages[0].content|upper }}{{ eos_token }}{{ messages|tojson }}")
     assert tokenizer.render_chat(MESSAGES) == f"HELLO<|im_end|>{json.dumps(MESSAGES)}"
 
 
@@ -156,7 +147,7 @@ def test_a_model_without_a_template_takes_no_chats(tmp_path: Path) -> None:
 
 def test_a_template_that_refuses_a_message_does_not_repeat_all_of_it(tmp_path: Path) -> None:
     """A client may have sent megabytes."""
-    tokenizer = with_template(tmp_path, "{{ raise_exception(messages[0].content) }}")
+    tokenizer = templated(tmp_path, "{{ raise_exception(messages[0].content) }}")
     with pytest.raises(RequestError) as error:
         tokenizer.render_chat([{"role": "user", "content": "x" * 10**6}])
     assert "xxx" in error.value.message
@@ -189,7 +180,7 @@ def test_a_template_cannot_reach_beyond_what_it_is_given(attack: str, tmp_path: 
     """
     text = ""
     with suppress(RequestError):
-        text = with_template(tmp_path, attack).render_chat(MESSAGES)
+        text = templated(tmp_path, attack).render_chat(MESSAGES)
     assert text == ""
 
 
@@ -205,7 +196,7 @@ def test_a_template_cannot_change_what_it_is_given(attack: str, tmp_path: Path) 
     """The messages are the client's."""
     messages = [dict(m) for m in MESSAGES]
     with pytest.raises(RequestError, match="chat template refused"):
-        with_template(tmp_path, attack).render_chat(messages)
+        templated(tmp_path, attack).render_chat(messages)
     assert messages == MESSAGES
 
 
@@ -218,13 +209,13 @@ def test_a_template_cannot_change_what_it_is_given(attack: str, tmp_path: Path) 
 def test_a_template_that_fails_refuses_the_request(template: str, tmp_path: Path) -> None:
     """No way to fail becomes a 500."""
     with refused("messages", "chat template refused"):
-        with_template(tmp_path, template).render_chat(MESSAGES)
+        templated(tmp_path, template).render_chat(MESSAGES)
 
 
 def test_a_template_says_why_it_refuses(tmp_path: Path) -> None:
     """`raise_exception` is how templates speak to clients."""
     with pytest.raises(RequestError, match="roles must alternate"):
-        with_template(tmp_path, "{{ raise_exception('roles must alternate') }}").render_chat(MESSAGES)
+        templated(tmp_path, "{{ raise_exception('roles must alternate') }}").render_chat(MESSAGES)
 
 
 def test_the_names_that_hugging_face_templates_use_are_there(tmp_path: Path) -> None:
@@ -237,14 +228,14 @@ def test_the_names_that_hugging_face_templates_use_are_there(tmp_path: Path) -> 
         "{{ strftime_now('%Y')|length }}{{ '<&>é'|tojson }}"
     )
     messages = [*MESSAGES, {"role": "assistant", "content": "<é>"}]
-    text = with_template(tmp_path, source).render_chat(messages)
+    text = templated(tmp_path, source).render_chat(messages)
     assert text.split() == ['{"role":', '"assistant",', '"content":', '"<é>"}', '4"<&>é"']
 
 
 def test_a_template_that_does_not_parse_stops_the_process(tmp_path: Path) -> None:
     """The process stops at the start, not at the first request."""
     with pytest.raises(SettingsError, match="chat_template"):
-        with_template(tmp_path, "{% if %}")
+        templated(tmp_path, "{% if %}")
 
 
 def test_a_template_file_that_is_missing_is_named(tmp_path: Path) -> None:

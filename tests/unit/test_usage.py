@@ -14,22 +14,21 @@ from app.dispatch.answering.generation import Generation
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.inflight import InFlight
-from app.dispatch.models.models import Model
 from app.dispatch.observing.request_usage import record_of
 from app.dispatch.observing.timeline import Timelines
 from app.errors import Cancelled, RequestError
 from app.ids import ApiId, BatchId, KeyId, PoolId, RequestId, TenantId, WorkerId, line_id
 from app.messages.job import Sampling, Stage
-from app.telemetry import TENANT_REQUESTS, TENANT_TOKENS, Meters
+from app.telemetry import TENANT_REQUESTS, TENANT_TOKENS
 from app.tenants.cost import Used
 from app.tenants.records import NOBODY
-from app.tokenizing.tokenizer import Tokenizer
 from app.usage.export import write_csv
 from app.usage.meters import OTHER, TenantMeters
 from app.usage.organization import buckets, page_of, query_of
 from app.usage.outbox import UsageOutbox
 from app.usage.query import LATEST, grouped_by, iso, moment, period
 from app.usage.record import LineTry, UsageRecord, latest
+from tests.models import model
 
 BATCH = BatchId("batch_1")
 times = st.integers(0, 2**33)
@@ -49,10 +48,6 @@ def test_of_each_id_the_first_record_of_the_highest_epoch_counts(written: list[t
     assert len(latest_records) == len({r.id for r in latest_records})
     for one in latest_records:
         assert one == next(r for r in records if r.id == one.id and r.epoch == max(e for i, e in written if i == r.id))
-
-
-def model() -> Model:
-    return Model("m", (PoolId("p"),), (), None, MagicMock(Tokenizer), 100, Meters("m"))
 
 
 @pytest.mark.parametrize(("worker", "records"), [("", 0), ("w", 1)])

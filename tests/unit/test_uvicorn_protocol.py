@@ -34,16 +34,9 @@ class Transport:
 
 def writer() -> tuple[DirectWriter, Transport]:
     transport = Transport()
-    cycle = MagicMock(
-        RequestResponseCycle,
-        transport=transport,
-        flow=MagicMock(FlowControl, write_paused=False),
-        disconnected=False,
-        response_started=True,
-        response_complete=False,
-        chunked_encoding=True,
-    )
-    return DirectWriter(cycle), transport
+    state = {"response_started": True, "response_complete": False, "disconnected": False, "chunked_encoding": True}
+    flow = MagicMock(FlowControl, write_paused=False)
+    return DirectWriter(MagicMock(RequestResponseCycle, transport=transport, flow=flow, **state)), transport
 
 
 async def test_what_is_written_in_one_turn_is_one_chunk() -> None:
@@ -121,10 +114,12 @@ async def test_nothing_is_written_to_a_closed_connection() -> None:
 class Connection(Transport):
     """One whose requests are all answered when `go_on` is set, and not before."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, answers_at_once: bool = False) -> None:
         super().__init__()
         self.reading = True
         self.go_on, self.over = asyncio.Event(), asyncio.Event()
+        if answers_at_once:
+            self.go_on.set()
         self.begun: list[str] = []
         self.left: list[str] = []
         self.bodies: list[bytes] = []
@@ -219,8 +214,7 @@ async def test_a_request_that_asks_for_another_protocol_is_served_without_it(
     protocol: bytes, chunked: bool, piece: int
 ) -> None:
     """Java's client asks for HTTP/2 with each request. A body that looks like one is none."""
-    connection = Connection()
-    connection.go_on.set()
+    connection = Connection(answers_at_once=True)
     body = post("/smuggled")
     framing = b"transfer-encoding: chunked" if chunked else b"content-length: %d" % len(body)
     asks = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: %b\r\nHTTP2-Settings: AAMA\r\n%b" % (protocol, framing)
@@ -237,8 +231,7 @@ async def test_a_request_that_asks_for_another_protocol_is_served_without_it(
 ])  # fmt: skip
 async def test_the_last_request_of_a_connection_may_ask_for_another_protocol(head: bytes) -> None:
     """Such requests come from nginx, whose default is HTTP/1.0. Bytes given to the parser again were dropped."""
-    connection = Connection()
-    connection.go_on.set()
+    connection = Connection(answers_at_once=True)
     await connection.feed(b"POST /0 %b\r\ncontent-length: 4\r\n\r\nbody" % head)
     assert connection.answers() == ["/0"]
     assert connection.bodies == [b"body"]
@@ -285,8 +278,7 @@ async def test_a_body_in_very_many_small_pieces_is_broken_off(answered: bool) ->
 
 
 async def test_a_body_in_many_larger_pieces_is_read() -> None:
-    connection = Connection()
-    connection.go_on.set()
+    connection = Connection(answers_at_once=True)
     size = MOST_SMALL + 1
     await connection.feed(CHUNKED + b"100\r\n%b\r\n" % (b"x" * SMALL) * size + b"0\r\n\r\n", b"", b"")
     assert [len(body) for body in connection.bodies] == [size * SMALL]
@@ -294,8 +286,7 @@ async def test_a_body_in_many_larger_pieces_is_read() -> None:
 
 async def test_a_connection_is_idle_until_a_request_begins() -> None:
     """An empty line between requests would keep it open for ever."""
-    connection = Connection()
-    connection.go_on.set()
+    connection = Connection(answers_at_once=True)
     await connection.feed(post("/0"), b"", b"\r\n")
     assert connection.answers() == ["/0"]
     assert connection.protocol.timeout_keep_alive_task is not None
@@ -339,8 +330,7 @@ async def test_a_client_of_http_1_0_gets_no_chunks(app: Any, body: bytes) -> Non
 @pytest.mark.parametrize("more", [-100, 100])
 async def test_a_head_is_bounded_however_it_comes(piece: int, more: int) -> None:
     """A head in one piece was never counted. A body that comes along does not count."""
-    connection = Connection()
-    connection.go_on.set()
+    connection = Connection(answers_at_once=True)
     filler = b"x" * (MAX_HEAD + more - len(b"/0x: content-length1000") - 8)
     raw_request = b"POST /0 HTTP/1.1\r\nx: %b\r\ncontent-length: 1000\r\n\r\n" % filler + b"x" * 1000
     await connection.feed(*(raw_request[i : i + piece] for i in range(0, len(raw_request), piece)), b"", b"")

@@ -1,18 +1,19 @@
 """Arguments that are not written as JSON are held to the tool's schema all the same, in each family's way."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from app.dialects.families import DIALECTS
-from app.dialects.output_parser import OutputParser
-from app.dialects.parts import Arguments
 from app.errors import RequestError
 from app.messages.job import Grammar
 from app.openai.answer_grammar import Situation
+from tests.dialect_parts import arguments
 from tests.refusals import refused
 from tests.unit.test_answer_grammar import TREE, allows, grammar, tool
+from tests.unit.test_own_conformance import FAMILIES, plain
 
 TRIP: dict[str, Any] = {
     "type": "object",
@@ -72,36 +73,8 @@ def python(arguments: dict[str, Any]) -> str:
     return f"[look({', '.join(f'{key}={value(of)}' for key, of in arguments.items())})]"
 
 
-def gemma(arguments: dict[str, Any]) -> str:
-    def value(of: Any) -> str:
-        if isinstance(of, dict):
-            return "{" + ",".join(f"{key}:{value(of[key])}" for key in sorted(of, key=str.lower)) + "}"
-        if isinstance(of, list):
-            return f"[{','.join(map(value, of))}]"
-        return f'<|"|>{of}<|"|>' if isinstance(of, str) else json.dumps(of)
-
-    return f"<|tool_call>call:look{value(arguments)}<tool_call|>"
-
-
-def plain(of: Any) -> str:
-    return of if isinstance(of, str) else json.dumps(of, ensure_ascii=False)
-
-
-def qwen(arguments: dict[str, Any]) -> str:
-    parameters = "".join(f"<parameter={key}>\n{plain(of)}\n</parameter>\n" for key, of in arguments.items())
-    return f"<tool_call>\n<function=look>\n{parameters}</function>\n</tool_call>"
-
-
-def glm(arguments: dict[str, Any]) -> str:
-    argument_texts = "".join(
-        f"<arg_key>{k}</arg_key>\n<arg_value>{plain(of)}</arg_value>\n" for k, of in arguments.items()
-    )
-    return f"<tool_call>look\n{argument_texts}</tool_call>"
-
-
-def minimax(arguments: dict[str, Any]) -> str:
-    parameters = "".join(f'<parameter name="{key}">{plain(of)}</parameter>\n' for key, of in arguments.items())
-    return f'<minimax:tool_call>\n<invoke name="look">\n{parameters}</invoke>\n</minimax:tool_call>'
+def as_family(name: str) -> Callable[[dict[str, Any]], str]:
+    return lambda arguments: FAMILIES[name].calls([("look", arguments)])
 
 
 def dsml(arguments: dict[str, Any]) -> str:
@@ -128,10 +101,8 @@ def kimi(arguments: dict[str, Any]) -> str:
     return f"<|open|>tools<|sep|>{call}<|close|>tools<|sep|>"
 
 
-WRITERS = {
-    "llama4": python, "gemma4": gemma, "qwen3_coder": qwen, "glm": glm, "minimax_m2": minimax, "deepseek_v4": dsml,
-    "kimi_k3": kimi,
-}  # fmt: skip
+WRITERS = {"llama4": python, "glm": as_family("glm45"), "deepseek_v4": dsml, "kimi_k3": kimi}
+WRITERS |= {name: as_family(name) for name in ("gemma4", "qwen3_coder", "minimax_m2")}
 
 
 def taken(name: str, **fields: Any) -> Grammar:
@@ -139,20 +110,14 @@ def taken(name: str, **fields: Any) -> Grammar:
     return grammar(Situation(DIALECTS[name]), **({"tools": tools, "tool_choice": "required"} | fields))
 
 
-def understood(name: str, text: str, parameters: dict[str, Any] = TRIP) -> Any:
-    parser = OutputParser(DIALECTS[name], {"look": parameters})
-    parts = parser.feed(text) + parser.close()
-    return json.loads("".join(part.text for part in parts if isinstance(part, Arguments)))
-
-
 @pytest.mark.parametrize("name", WRITERS)
 def test_arguments_are_held_to_the_schema(name: str) -> None:
     rules, write = taken(name), WRITERS[name]
-    assert [arguments for arguments in VALID if not allows(rules, write(arguments))] == []
-    assert [arguments for arguments in INVALID if allows(rules, write(arguments))] == []
-    for arguments in VALID:
-        expected_arguments = {key: of for key, of in arguments.items() if name != "deepseek_v4" or key != "any"}
-        assert understood(name, write(arguments)) == expected_arguments
+    assert [given for given in VALID if not allows(rules, write(given))] == []
+    assert [given for given in INVALID if allows(rules, write(given))] == []
+    for given in VALID:
+        expected_arguments = {key: of for key, of in given.items() if name != "deepseek_v4" or key != "any"}
+        assert arguments(DIALECTS[name], "look", TRIP, [write(given)]) == expected_arguments
 
 
 @pytest.mark.parametrize("name", WRITERS)

@@ -23,19 +23,12 @@ ASIDE = Ask(prompt_tokens=100, max_tokens=50, aside=True)
 @st.composite
 def with_aside(draw: st.DrawFn) -> list[Option]:
     """Any fleet, with any such requests in it."""
-    return [
-        Option(
-            replace(
-                o.candidate,
-                aside=draw(st.integers(0, 40)),
-                aside_blocks=draw(st.integers(0, 5000)),
-                lease=changed(o.candidate.lease, aside_most=draw(st.integers(0, 64))),
-            ),
-            o.cached,
-            o.coming,
-        )
-        for o in draw(fleets())
-    ]
+    fleet = []
+    for o in draw(fleets()):
+        aside = {"aside": draw(st.integers(0, 40)), "aside_blocks": draw(st.integers(0, 5000))}
+        lease = changed(o.candidate.lease, aside_most=draw(st.integers(0, 64)))
+        fleet.append(Option(replace(o.candidate, lease=lease, **aside), o.cached, o.coming))
+    return fleet
 
 
 @given(asks, with_aside(), rules, st.integers())

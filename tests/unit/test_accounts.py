@@ -25,8 +25,6 @@ from app.tenants.rates_and_budgets import (
 )
 from app.tenants.records import Client, Price, Rate, Tenant
 
-pytestmark = pytest.mark.unit
-
 TIMES = st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1)).map(lambda at: at.replace(tzinfo=UTC))  # noqa: DTZ001 (the strategy wants none)
 PERS: list[Period] = list(get_args(Period.__value__ if hasattr(Period, "__value__") else Period))
 TOKENS = st.integers(0, 10**6)

@@ -14,8 +14,6 @@ from app.ids import BatchId, FileId, KeyId
 from app.tenants.limit_table import Budget
 from app.tenants.rates_and_budgets import Account, Left
 
-pytestmark = pytest.mark.unit
-
 NOW = 1_000_000.0
 MANY = 10_000  # parts: more than batch workers are ever asked to have
 

@@ -139,20 +139,24 @@ def test_its_blocks_are_where_every_group_has_what_the_next_token_needs(mix: str
     assert (ledger.beginnings is None) == (mix == "a window alone")
 
 
-def test_what_it_knew_is_gone_when_the_engine_has_cleared_its_cache() -> None:
+def whole_prompt() -> tuple[Engine, HybridLedger]:
+    """An engine whose layers hold all blocks of a prompt, and a ledger that has not heard of it."""
     groups = MIXES["windows before"]
-    engine, ledger = Engine(groups), HybridLedger(groups, tells_beginnings=True)
+    engine = Engine(groups)
     for group in groups:
         engine.store(tuple(range(8)), group, set(range(0, 8, A)))
+    return engine, HybridLedger(groups, tells_beginnings=True)
+
+
+def test_what_it_knew_is_gone_when_the_engine_has_cleared_its_cache() -> None:
+    engine, ledger = whole_prompt()
     ledger.apply(engine.events)
-    assert ledger.beginnings is not None
+    ledger_beginnings = present(ledger.beginnings)
     assert ledger.take()
-    assert ledger.beginnings.take()
+    assert ledger_beginnings.take()
     ledger.apply([AllBlocksCleared()])
-    changes, beginning_changes = ledger.take(), ledger.beginnings.take()
-    assert changes is not None
-    assert beginning_changes is not None
-    assert (beginning_changes.cleared, ledger.beginnings.blocks()) == (True, [])
+    changes, beginning_changes = present(ledger.take()), present(ledger_beginnings.take())
+    assert (beginning_changes.cleared, ledger_beginnings.blocks()) == (True, [])
     assert (changes.cleared, ledger.blocks(), ledger.clears) == (True, [], 1)
     ledger.apply(engine.events)
     assert ledger.take() is not None
@@ -214,17 +218,12 @@ def test_points_are_counted_in_blocks_of_the_engine() -> None:
 
 
 def test_nothing_is_kept_of_blocks_that_have_left() -> None:
-    groups = MIXES["windows before"]
-    engine, ledger = Engine(groups), HybridLedger(groups, tells_beginnings=True)
-    for group in groups:
-        engine.store(tuple(range(8)), group, set(range(0, 8, A)))
-    for _ in range(4):
-        for group in groups:
-            engine.remove(group, 0)
+    engine, ledger = whole_prompt()
+    for group in engine.groups * 4:
+        engine.remove(group, 0)
     ledger.apply(engine.events)
     assert ledger.take() is None
-    assert ledger.beginnings is not None
-    assert (len(ledger.beginnings), ledger.beginnings._held) == (0, {})
+    assert (len(present(ledger.beginnings)), present(ledger.beginnings)._held) == (0, {})
     assert not any((ledger._blocks, ledger._next, ledger._points, ledger._changed, *ledger._held.values()))
     assert ledger._names.take() is None
     assert not len(ledger._names)

@@ -9,8 +9,6 @@ import pytest
 
 from app.batch.input_line import Broken, prefix_key, read_line
 
-pytestmark = pytest.mark.unit
-
 CHAT = "/v1/chat/completions"
 
 

@@ -22,8 +22,6 @@ from app.messages.wire import encode
 from workers.batch.input_splitter import SplitInput, Unusable, numbered, split_input
 from workers.batch.result_files import write_result_files
 
-pytestmark = pytest.mark.unit
-
 CHAT = "/v1/chat/completions"
 MINE = partial(bool, 1)  # the batch is still to be finished by who asks
 ORDER = BatchOrder(BatchId("batch_1"), "", CHAT, FileId("file-1"), "24h", 0, 86_400)

@@ -25,8 +25,6 @@ from app.store import clock
 from app.tenants.records import NOBODY
 from tests.models import model
 
-pytestmark = pytest.mark.unit
-
 ID = RequestId("resp_0123")
 ANSWER = [(0, Delta(ID, 0, "fish", [7, 8]))]
 

@@ -11,8 +11,6 @@ from app.api.http.live_stream import LiveLooks, LiveStream
 from app.api.http.uvicorn_protocol import DirectProtocol
 from app.errors import RateLimited, Unauthorized
 
-pytestmark = pytest.mark.unit
-
 SCOPE: dict[str, Any] = {"type": "http", "path": "/v1/batches", "headers": []}
 
 

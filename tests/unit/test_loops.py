@@ -3,7 +3,7 @@
 import ast
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from typing import Any
 
 import pytest
@@ -27,6 +27,16 @@ def counted(failing: str) -> float:
     return float(LOOP_FAILURES.labels(failing)._value.get())
 
 
+async def logs_of(loop: Coroutine[Any, Any, None], ended: asyncio.Event) -> list[Any]:
+    """What it logs until then."""
+    with structlog.testing.capture_logs() as logs:
+        task = asyncio.create_task(loop)
+        async with asyncio.timeout(30):
+            await ended.wait()
+        await end_tasks([task])
+    return list(logs)
+
+
 @pytest.mark.parametrize("where", ["turn", "pause"])
 async def test_a_loop_goes_on_whatever_is_thrown_into_it(where: str) -> None:
     """Each is logged with its kind, and counted; a future that it awaits and somebody cancels is no end either."""
@@ -42,11 +52,7 @@ async def test_a_loop_goes_on_whatever_is_thrown_into_it(where: str) -> None:
         await asyncio.sleep(0)
 
     turn, pause = (throw, nothing) if where == "turn" else (nothing, throw)
-    with structlog.testing.capture_logs() as logs:
-        task = asyncio.create_task(keep(f"{where}_failed", turn, pause, of="it"))
-        async with asyncio.timeout(30):
-            await end_event.wait()
-        await end_tasks([task])
+    logs = await logs_of(keep(f"{where}_failed", turn, pause, of="it"), end_event)
     assert counted(f"{where}_failed") == len(KINDS)
     assert all(line["event"] == f"{where}_failed" and line["of"] == "it" for line in logs)
     assert [line.get("exc_info") or line["error"] for line in logs] == [
@@ -84,21 +90,16 @@ async def test_what_is_said_to_end_a_loop_does() -> None:
 
 async def test_a_long_outage_is_logged_ever_less_and_tried_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loops, "_FIRST_S", 0.0)
-    turns = 0
+    turns, end_event = 0, asyncio.Event()
 
     def turn() -> None:
         nonlocal turns
         turns += 1
         if turns <= 100:
             raise StoreDown("away")
+        end_event.set()
 
-    with structlog.testing.capture_logs() as logs:
-        task = asyncio.create_task(keep("not_told", turn, 0))
-        async with asyncio.timeout(30):
-            while turns < 101:
-                await asyncio.sleep(0.001)
-        await end_tasks([task])
-    assert len(logs) == 7  # 1, 2, 4, … 64
+    assert len(await logs_of(keep("not_told", turn, 0), end_event)) == 7  # 1, 2, 4, … 64
 
 
 async def test_a_pause_that_fails_again_and_again_is_logged_ever_less_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,12 +114,7 @@ async def test_a_pause_that_fails_again_and_again_is_logged_ever_less_too(monkey
             end_event.set()
         raise KeyError("k")
 
-    with structlog.testing.capture_logs() as logs:
-        task = asyncio.create_task(keep("no_pause", lambda: None, pause))
-        async with asyncio.timeout(30):
-            await end_event.wait()
-        await end_tasks([task])
-    assert len(logs) == 4  # 1, 2, 4, 8
+    assert len(await logs_of(keep("no_pause", lambda: None, pause), end_event)) == 4  # 1, 2, 4, 8
 
 
 async def test_what_fails_after_it_went_well_for_long_is_logged_as_a_first_time(
@@ -136,12 +132,7 @@ async def test_what_fails_after_it_went_well_for_long_is_logged_as_a_first_time(
         await asyncio.sleep(lasting_s.pop(0))
         raise StoreDown("away")
 
-    with structlog.testing.capture_logs() as logs:
-        task = asyncio.create_task(keep("not_heard", turn, 0))
-        async with asyncio.timeout(30):
-            await end_event.wait()
-        await end_tasks([task])
-    assert len(logs) == 3
+    assert len(await logs_of(keep("not_heard", turn, 0), end_event)) == 3
 
 
 async def test_a_loop_can_be_woken() -> None:

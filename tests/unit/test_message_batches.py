@@ -17,8 +17,6 @@ from app.errors import BodyTooLarge, RequestError, XylemError
 from app.ids import BatchId, FileId
 from workers.batch.result_files import line_of
 
-pytestmark = pytest.mark.unit
-
 ORDER = BatchOrder(BatchId("msgbatch_1"), "", "/v1/messages", FileId("file-1"), "24h", 100, 86_500, requests=10)
 BATCH = Batch(ORDER, "in_progress", in_progress_at=101)
 NOTHING = {"processing": 0, "succeeded": 0, "errored": 0, "canceled": 0, "expired": 0}

@@ -12,17 +12,8 @@ from app.engines.mock.engine import MockEngine
 from app.errors import HandoffFailed, RequestError, SettingsError
 from app.messages.handoff import KvHandle
 from app.messages.job import Grammar, PartialOutput
-from tests.disaggregated import (
-    again,
-    begun,
-    behind,
-    engine,
-    idle,
-    request,
-    run,
-    shown,
-    stats_become,
-)
+from tests.disaggregated import again, begun, behind, engine, idle, request, run, shown, stats_become
+from tests.present import present
 from tests.unit.test_mock_engine import pool
 
 SAMPLINGS: list[dict[str, Any]] = [
@@ -50,13 +41,11 @@ async def test_an_answer_is_the_same_after_a_handoff(sampling: dict[str, Any]) -
     original = request(**sampling)
     async with engine() as p, engine() as d, engine() as alone:
         prefill = await p.prefill(original)
-        assert prefill.output is not None
-        assert len(prefill.output.tokens) == 1
+        first = present(prefill.output)
+        assert len(first.tokens) == 1
         outputs = await run(d, behind(original, prefill))
-        assert shown([prefill.output, *outputs]) == shown(await run(alone, original))
-        assert outputs[0].pulled is not None
-        assert outputs[0].pulled.tokens == 100
-        assert [o.pulled for o in outputs[1:]] == [None] * (len(outputs) - 1)
+        assert shown([first, *outputs]) == shown(await run(alone, original))
+        assert [o.pulled and o.pulled.tokens for o in outputs] == [100] + [None] * (len(outputs) - 1)
         assert (d.stats().pulled_tokens, d.stats().prefill_tokens) == (100, 0)
         await stats_become(p, idle)
         assert idle(d.stats())
@@ -85,10 +74,9 @@ async def test_a_stop_string_across_the_border_ends_the_answer(taken: int, inclu
         original = request(stop=(text[border - 2 : border + 2],), include_stop=include)
         expected_outputs = await run(p, original)
         prefill = await p.prefill(again(original))
-        assert prefill.output is not None
-        assert prefill.output.text == expected_outputs[0].text
-        outputs = await run(d, behind(original, prefill))
-        assert shown([prefill.output, *outputs]) == shown(expected_outputs)
+        first = present(prefill.output)
+        assert first.text == expected_outputs[0].text
+        assert shown([first, *await run(d, behind(original, prefill))]) == shown(expected_outputs)
 
 
 @pytest.mark.parametrize("first", [1, 5, 40])
@@ -155,9 +143,7 @@ async def test_a_pull_takes_its_time_while_others_decode() -> None:
         took = time.perf_counter() - began
         assert took == pytest.approx(0.4, rel=0.3)
         assert steps > took / 0.004
-        outputs = await pulling
-        assert outputs[0].pulled is not None
-        assert outputs[0].pulled.seconds == pytest.approx(0.41, rel=0.3)
+        assert present((await pulling)[0].pulled).seconds == pytest.approx(0.41, rel=0.3)
         await decoding.aclose()
 
 
@@ -167,9 +153,8 @@ async def test_a_cached_prefix_is_not_pulled() -> None:
         await run(d, request(64))
         original = request(100)
         outputs = await run(d, behind(original, await p.prefill(original)))
-        assert outputs[0].cached_tokens == 64
-        assert outputs[0].pulled is not None
-        assert (outputs[0].pulled.tokens, outputs[0].pulled.size) == (36, 2 * 4096)
+        pulled = present(outputs[0].pulled)
+        assert (outputs[0].cached_tokens, pulled.tokens, pulled.size) == (64, 36, 2 * 4096)
 
 
 def _spoilt(lent: KvHandle, change: dict[str, Any]) -> KvHandle:
@@ -198,8 +183,7 @@ async def test_what_does_not_fit_is_refused_before_any_output(change: dict[str, 
     original = request()
     async with engine() as p, engine() as d:
         prefill = await p.prefill(original)
-        assert prefill.handoff is not None
-        again_ = behind(original, replace(prefill, handoff=_spoilt(prefill.handoff, change)))
+        again_ = behind(original, replace(prefill, handoff=_spoilt(present(prefill.handoff), change)))
         with pytest.raises(HandoffFailed):
             await run(d, again_)
         assert idle(d.stats())
@@ -251,8 +235,7 @@ async def test_each_rank_lends_its_own_blocks() -> None:
     original = request(rank=1)
     async with engine(ranks=2) as p, engine(ranks=2) as d:
         prefill = await p.prefill(original)
-        assert prefill.handoff is not None
-        assert prefill.handoff.params["rank"] == 1
+        assert present(prefill.handoff).params["rank"] == 1
         assert len(await run(d, again(behind(original, prefill), rank=0))) == 11
 
 

@@ -17,8 +17,6 @@ from app.webhooks.signature import signature
 from app.webhooks.webhook import TRIES_AFTER_S, event
 from tests.refusals import refused
 
-pytestmark = pytest.mark.unit
-
 ORDER = BatchOrder(BatchId("batch_1"), "", "/v1/completions", FileId("file-1"), "24h", 1000, 2000)
 NONE = BatchLoad(0, 0, None)
 BUSY = BatchLoad(0, 0, ApiId("w"))

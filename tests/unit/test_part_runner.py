@@ -26,8 +26,6 @@ from app.tenants.limit_table import UNLIMITED, TenantLimits
 from workers.batch.line_limits import LineLimits
 from workers.batch.part_runner import PartRunner
 
-pytestmark = pytest.mark.unit
-
 NOW = int(time.time())
 ID = BatchId("batch_1")
 BATCH = Batch(BatchOrder(ID, "", "/v1/completions", FileId("file-1"), "24h", NOW, NOW + 86_400), "in_progress", total=3)

@@ -28,6 +28,11 @@ def candidate(name: str = "w", **fields: Any) -> Candidate:
     return leases.candidate(name, **{"speeds": Speeds(1000.0)} | fields)
 
 
+def chosen(*fleet: Option, ask: Ask = ASK) -> set[str]:
+    """The workers that it may go to: equal ones are drawn from."""
+    return {place(ask, fleet, KV, Random(i)).placement.worker for i in range(20)}
+
+
 def option(name: str = "w", cached: int = 0, coming: int | None = None, beginning: int = 0, **fields: Any) -> Option:
     return Option(candidate(name, **fields), cached, cached if coming is None else coming, beginning)
 
@@ -131,8 +136,7 @@ def test_the_same_data_and_random_state_give_the_same_placement(
 @pytest.mark.parametrize("policy", POLICIES)
 def test_equal_workers_share_evenly(policy: Policy) -> None:
     """Ties are broken at random, not by the order in which Redis lists the workers."""
-    fleet, rng = [option(f"w{i}") for i in range(4)], Random(7)
-    how = Routing(policy=policy)
+    fleet, rng, how = [option(f"w{i}") for i in range(4)], Random(7), Routing(policy=policy)
     counts = Counter(place(ASK, fleet, how, rng, turn).placement.worker for turn in range(4000))
     assert set(counts) == {"w0", "w1", "w2", "w3"}
     assert all(900 < count < 1100 for count in counts.values()), counts
@@ -149,8 +153,7 @@ def test_round_robin_takes_turns() -> None:
 
 def test_power_of_two_never_takes_the_fullest_of_three() -> None:
     """The policy takes the emptier one of any two."""
-    fleet, rng = [option(f"w{i}", requests=i) for i in range(3)], Random(1)
-    how = Routing(policy="power_of_two")
+    fleet, rng, how = [option(f"w{i}", requests=i) for i in range(3)], Random(1), Routing(policy="power_of_two")
     counts = Counter(place(ASK, fleet, how, rng).placement.worker for _ in range(900))
     assert set(counts) == {"w0", "w1"}
     assert 500 < counts[WorkerId("w0")] < 700  # two pairs of three have w0 in them
@@ -203,48 +206,40 @@ def test_a_beginning_that_cannot_be_resumed_yet_decides_between_equal_places_and
     """Its engine keeps the point where two prompts part. A cached beginning is better, and so is an idle engine."""
     beginning_option = option("begun", beginning=20)
     queued_option = option("queued", beginning=20, tokens=1000, waiting=1, requests=1)
-    ask = Ask(prompt_tokens=400, max_tokens=5)
-
-    def taken(*fleet: Option) -> set[str]:
-        return {place(ask, fleet, KV, Random(i)).placement.worker for i in range(20)}
-
-    assert taken(beginning_option, option("other")) == {"begun"}
-    assert taken(beginning_option, option("cached", cached=20)) == {"cached"}
-    assert taken(queued_option, option("idle")) == {"idle"}
-    assert taken(option("both", cached=20, beginning=20), option("cached", cached=20)) == {"both", "cached"}
+    ask, cached_option = Ask(prompt_tokens=400, max_tokens=5), option("cached", cached=20)
+    assert chosen(beginning_option, option("other"), ask=ask) == {"begun"}
+    assert chosen(beginning_option, cached_option, ask=ask) == {"cached"}
+    assert chosen(queued_option, option("idle"), ask=ask) == {"idle"}
+    assert chosen(option("both", cached=20, beginning=20), cached_option, ask=ask) == {"both", "cached"}
 
 
 def test_a_cached_prefix_attracts() -> None:
     """All else equal."""
-    fleet = [option("a"), option("b", cached=5), option("c", cached=2)]
-    assert {place(ASK, fleet, KV, Random(i)).placement.worker for i in range(20)} == {"b"}
+    assert chosen(option("a"), option("b", cached=5), option("c", cached=2)) == {"b"}
 
 
 def test_a_long_queue_outweighs_a_cached_prefix() -> None:
     """100 tokens at 1,000 a second are not worth ten seconds of waiting."""
-    fleet = [option("a"), option("b", cached=6, tokens=10_000, waiting=3, requests=3)]
-    assert place(ASK, fleet, KV, Random(0)).placement.worker == "a"
+    assert chosen(option("a"), option("b", cached=6, tokens=10_000, waiting=3, requests=3)) == {"a"}
 
 
 def test_siblings_go_where_their_prefix_is_on_its_way() -> None:
     """The first of them is still being computed, and the second need not compute it again."""
-    ask = Ask(prompt_tokens=1600, max_tokens=5)
-    fleet = [option("a"), option("b", coming=99, tokens=1600, waiting=1, requests=1, since=-0.5)]
-    assert place(ask, fleet, KV, Random(0)).placement.worker == "b"
+    other = option("b", coming=99, tokens=1600, waiting=1, requests=1, since=-0.5)
+    assert chosen(option("a"), other, ask=Ask(prompt_tokens=1600, max_tokens=5)) == {"b"}
 
 
 def test_siblings_spread_when_waiting_takes_longer_than_computing_anew() -> None:
     """A hot prefix is worth having twice before its only holder drowns."""
-    ask = Ask(prompt_tokens=1600, max_tokens=5)
-    fleet = [option("a"), option("b", coming=99, tokens=8000, waiting=5, requests=5)]
-    assert place(ask, fleet, KV, Random(0)).placement.worker == "a"
+    other = option("b", coming=99, tokens=8000, waiting=5, requests=5)
+    assert chosen(option("a"), other, ask=Ask(prompt_tokens=1600, max_tokens=5)) == {"a"}
 
 
 def test_a_session_keeps_its_worker_until_that_is_much_dearer() -> None:
     """The worker is the same for every API replica, since it follows from the key alone."""
     fleet = [option(f"w{i}") for i in range(4)]
     ask = replace(ASK, session="session")
-    (home,) = {place(ask, fleet, KV, Random(i)).placement.worker for i in range(20)}
+    (home,) = chosen(*fleet, ask=ask)
     others = [o for o in fleet if o.candidate.lease.worker.id != home]
     busy = option(home, tokens=1000, waiting=1)
     assert place(ask, [busy, *others], KV, Random(0)).placement.worker == home  # one second more
@@ -266,8 +261,7 @@ def test_temperature_spreads_over_good_places_and_prefers_better_ones() -> None:
     fleet = [option("best", cached=6), option("good", cached=4), option("worst")]
 
     def share(temperature: float) -> dict[str, float]:
-        rng = Random(3)
-        how = Routing(temperature=temperature)
+        rng, how = Random(3), Routing(temperature=temperature)
         counts = Counter(place(ASK, fleet, how, rng).placement.worker for _ in range(3000))
         return {name: counts[WorkerId(name)] / 3000 for name in ("best", "good", "worst")}
 
@@ -328,19 +322,16 @@ def test_a_full_cache_is_waited_for() -> None:
 
 def test_an_idle_fleets_first_requests_are_shared_by_what_is_reserved() -> None:
     """The emptier engine takes shorter steps, where prefill costs the same everywhere."""
-    fleet = [option("a", requests=3), option("b", requests=2), option("c", blocks=999)]
-    assert {place(ASK, fleet, KV, Random(i)).placement.worker for i in range(20)} == {"b"}
+    assert chosen(option("a", requests=3), option("b", requests=2), option("c", blocks=999)) == {"b"}
 
 
 def test_a_busy_fleet_minds_work_more_than_waiting() -> None:
     """Work that is done twice delays later requests: the same choice turns with the load."""
 
-    def chosen(speeds: Speeds) -> str:
+    for prefills_per_s, busy, best in ((0.1, 0.1, "idle"), (2.0, 0.85, "holder")):
+        speeds = Speeds(1000.0, prefills_per_s=prefills_per_s, busy=busy)
         holder = option("holder", cached=62, tokens=1200, waiting=1, requests=1, speeds=speeds)
-        return place(Ask(1000, 5), [holder, option("idle", speeds=speeds)], KV, Random(0)).placement.worker
-
-    assert chosen(Speeds(1000.0, prefills_per_s=0.1, busy=0.1)) == "idle"
-    assert chosen(Speeds(1000.0, prefills_per_s=2.0, busy=0.85)) == "holder"
+        assert chosen(holder, option("idle", speeds=speeds), ask=Ask(1000, 5)) == {best}
 
 
 def test_picking_needs_no_two_costs_to_differ() -> None:

@@ -23,12 +23,7 @@ from app.openai.responses.input_items import InputMessage
 from app.openai.responses.items import items_of, page
 from app.openai.responses.messages import as_messages
 from app.openai.responses.response_object import ResponseObject, begin_object
-from app.openai.responses.schemas import (
-    Includable,
-    ItemsQuery,
-    ResponseRequest,
-    Retrieval,
-)
+from app.openai.responses.schemas import Includable, ItemsQuery, ResponseRequest, Retrieval
 from app.openai.responses.sse_events import ResponseEvents
 from app.schemas.validation import parse
 from tests.present import present

@@ -7,15 +7,7 @@ from hypothesis import strategies as st
 from app.errors import ModelNotFound, RequestError
 from app.openai.schemas import ChatRequest
 from app.tenants.limit_table import UNLIMITED, TenantLimits
-from app.tenants.limits import (
-    answer_tokens,
-    begun_before,
-    check_model,
-    check_tokens,
-    may_ask,
-    together,
-    usual_priority,
-)
+from app.tenants.limits import answer_tokens, begun_before, check_model, check_tokens, may_ask, together, usual_priority
 
 NUMBERS = st.none() | st.integers(1, 20)
 PRIORITIES = st.none() | st.integers(-20, 0)

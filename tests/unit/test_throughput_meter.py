@@ -17,24 +17,15 @@ def test_nothing_measured_is_nothing_said() -> None:
     assert ThroughputMeter().read(5.0) == Speeds()
 
 
-def test_prompts_in_turn_give_the_engines_speed() -> None:
-    """Three came at once and were computed one after the other: waiting is no computing."""
+@pytest.mark.parametrize("first_tokens", [(1.0, 2.0, 3.0), (2.0, 2.0)], ids=["in turn", "in one step"])
+def test_prompts_that_come_at_once_give_the_engines_speed(first_tokens: tuple[float, ...]) -> None:
+    """Waiting is no computing, where they are computed one after the other; and of one step the sums are right."""
     meter = ThroughputMeter()
-    for i in range(3):
+    for i in range(len(first_tokens)):
         meter.begin(run(i), 0.0)
-    for i in range(3):
-        meter.first_token(run(i), 0, 1000, float(i + 1))
-    assert meter.read(3.0).prefill_tokens_per_s == pytest.approx(1000)
-
-
-def test_prompts_of_one_step_do_too() -> None:
-    """Both first tokens come at once; the sums are right."""
-    meter = ThroughputMeter()
-    meter.begin(run(1), 0.0)
-    meter.begin(run(2), 0.0)
-    meter.first_token(run(1), 0, 1000, 2.0)
-    meter.first_token(run(2), 0, 1000, 2.0)
-    assert meter.read(2.0).prefill_tokens_per_s == pytest.approx(1000)
+    for i, now in enumerate(first_tokens):
+        meter.first_token(run(i), 0, 1000, now)
+    assert meter.read(first_tokens[-1]).prefill_tokens_per_s == pytest.approx(1000)
 
 
 def test_reused_tokens_are_counted_per_second_and_fade() -> None:

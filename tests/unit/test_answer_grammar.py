@@ -98,9 +98,9 @@ def test_what_a_model_is_forced_to_write_is_read_as_calls(name: str, choice: Any
     answer_calls, content, _ = read(dialect, written(rules, "<|channel|>commentary" if dialect.channels else ""))
     assert (bool(answer_calls), content.strip()) == (True, "")
     assert choice == "required" or [function for function, _ in answer_calls] == ["look"]
-    for _, given in answer_calls:
-        assert {"days", "unit"} <= given.keys() <= {"days", "unit", "exact"}
-        assert (type(given["days"]), given["unit"] in ("C", "F")) == (int, True)
+    for _, values in answer_calls:
+        assert {"days", "unit"} <= values.keys() <= {"days", "unit", "exact"}
+        assert (type(values["days"]), values["unit"] in ("C", "F")) == (int, True)
 
 
 @pytest.mark.parametrize("name", sorted(UNWRITABLE))
@@ -238,8 +238,8 @@ def test_a_text_that_may_also_be_null_is_written_without_quotes_as_it_is_read() 
     rules = tree_grammar()
     for name, value in (("Kiel", "Kiel"), ("null", None)):
         assert allows(rules, glm(name=name))
-        given = arguments(DIALECTS["glm"], "look", TREE, [glm(name=name)])
-        assert (given["name"], given["unit"], len(given["parts"])) == (value, "C", 1)
+        values = arguments(DIALECTS["glm"], "look", TREE, [glm(name=name)])
+        assert (values["name"], values["unit"], len(values["parts"])) == (value, "C", 1)
 
 
 def test_parameters_that_refer_to_others_are_bounded_together() -> None:

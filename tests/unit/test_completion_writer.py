@@ -81,10 +81,10 @@ deltas = st.builds(
 )
 
 
-def expected(of: Generation, kind: str, choice: int, d: Delta, **shown: Any) -> dict[str, Any]:
+def expected(of: Generation, kind: str, choice: int, d: Delta, **content: Any) -> dict[str, Any]:
     end = {"finish_reason": d.finish} | ({"stop_reason": d.stop} if d.finish else {})
     head = {"id": of.id, "object": kind, "created": of.created, "model": of.model.name}
-    return head | {"choices": [{"index": choice, **shown, **end}]}
+    return head | {"choices": [{"index": choice, **content, **end}]}
 
 
 @given(deltas, st.integers(0, 127), texts)
@@ -92,8 +92,8 @@ def test_a_chats_chunk_is_openais_whatever_the_text(d: Delta, choice: int, name:
     """Quotes, newlines, emoji and separators included; and the model's name is anybody's."""
     of = call(name)
     event = read(chunks("chat", of).delta(choice, d))
-    shown = {"delta": {"content": d.text}, "logprobs": chat_logprobs(d)}
-    assert event == expected(of, "chat.completion.chunk", choice, d, **shown)
+    content = {"delta": {"content": d.text}, "logprobs": chat_logprobs(d)}
+    assert event == expected(of, "chat.completion.chunk", choice, d, **content)
     ChatCompletionChunk.model_validate(event, strict=True)
 
 
@@ -101,8 +101,8 @@ def test_a_chats_chunk_is_openais_whatever_the_text(d: Delta, choice: int, name:
 def test_a_text_chunk_is_openais_whatever_the_text(d: Delta, choice: int) -> None:
     """The other endpoint, the other shape."""
     of = call()
-    shown = {"text": d.text, "logprobs": TextLogprobs()(choice, d)}
-    assert read(chunks("text", of).delta(choice, d)) == expected(of, "text_completion", choice, d, **shown)
+    content = {"text": d.text, "logprobs": TextLogprobs()(choice, d)}
+    assert read(chunks("text", of).delta(choice, d)) == expected(of, "text_completion", choice, d, **content)
 
 
 def test_the_openai_client_can_read_text_chunks() -> None:

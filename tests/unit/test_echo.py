@@ -50,12 +50,12 @@ def test_without_an_answer_only_the_prompt_is_left() -> None:
 
 def test_the_prompts_logprobs_come_before_the_answers() -> None:
     """One for each token; the first, which nothing predicts, stands with NaN."""
-    prompt, spelled = PROMPTS[0], MODEL.tokenizer.token_text
-    prompt_logprobs = [TokenLogprob(spelled(t), t, -1.0) for t in prompt[1:]]
+    prompt, text_of = PROMPTS[0], MODEL.tokenizer.token_text
+    prompt_logprobs = [TokenLogprob(text_of(t), t, -1.0) for t in prompt[1:]]
     d = replace(ANSWER, logprobs=[LOGPROB], prompt_logprobs=[None, *prompt_logprobs])
     for only, rest in ((False, [LOGPROB]), (True, [])):
         logprobs = present(echoing(only=only)(0, d).logprobs)
         first, *others = logprobs
-        assert (first.token, first.token_id) == (spelled(prompt[0]), prompt[0])
+        assert (first.token, first.token_id) == (text_of(prompt[0]), prompt[0])
         assert isnan(first.logprob)
         assert others == [*prompt_logprobs, *rest]

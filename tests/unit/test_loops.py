@@ -28,7 +28,7 @@ def counted(failing: str) -> float:
 
 
 async def logs_of(loop: Coroutine[Any, Any, None], ended: asyncio.Event) -> list[Any]:
-    """What it logs until then."""
+    """The lines that it logs until then."""
     with structlog.testing.capture_logs() as logs:
         task = asyncio.create_task(loop)
         async with asyncio.timeout(30):

@@ -153,8 +153,8 @@ async def test_a_cached_prefix_is_not_pulled() -> None:
         await run(d, request(64))
         original = request(100)
         outputs = await run(d, behind(original, await p.prefill(original)))
-        pulled = present(outputs[0].pulled)
-        assert (outputs[0].cached_tokens, pulled.tokens, pulled.size) == (64, 36, 2 * 4096)
+        pull = present(outputs[0].pulled)
+        assert (outputs[0].cached_tokens, pull.tokens, pull.size) == (64, 36, 2 * 4096)
 
 
 def _spoilt(lent: KvHandle, change: dict[str, Any]) -> KvHandle:

@@ -111,8 +111,8 @@ def shown(model: Model) -> Writing:
 
 def test_special_tokens_that_mark_nothing_are_no_content() -> None:
     """Markers that are special tokens stay what they are."""
-    marked = {"reasoning": Reasoning(begin="<|im_start|>", end="</think>")}
-    for fields, more in (({}, {"<|im_start|>"}), (marked, set[str]())):
+    marks = {"reasoning": Reasoning(begin="<|im_start|>", end="</think>")}
+    for fields, more in (({}, {"<|im_start|>"}), (marks, set[str]())):
         dialect = present(models_of(a=mock(dialect="hermes", **fields))["m"].writing.dialect)
         assert {*dialect.hidden} == {"<|endoftext|>", "<|im_end|>"} | more
 

@@ -6,10 +6,10 @@ import pytest
 from kombu import Connection
 
 from app.addresses.redis_url import _TLS, Sentinels, broker, encryption, hosts, sentinels, without_password
-from app.errors import SettingsError
 from app.settings import load_settings
 from app.store import async_client, sync_client
 from tests.present import present
+from tests.refusals import settings_error
 
 FULL = "sentinel://me:p%40ss@one:1,two,[::1]:3/the-master/2?sentinel_password=s%26p"
 
@@ -42,9 +42,7 @@ def test_sentinels_with_tls_have_redis_options_of_it_and_certificates_are_looked
     "rediss://h/0?ssl_cert_reqs=maybe", "rediss://h/0?ssl_min_version=high", "clusters://h?ssl_nothing=1",
 ])  # fmt: skip
 def test_a_url_that_leads_nowhere_stops_the_process_and_is_named(url: str) -> None:
-    with pytest.raises(SettingsError) as error:
-        load_settings(redis_url=url)
-    assert error.value.message.startswith(f"XYLEM_REDIS_URL: {url!r}: ")
+    assert settings_error(redis_url=url).startswith(f"XYLEM_REDIS_URL: {url!r}: ")
 
 
 def test_an_option_that_there_is_not_is_named() -> None:
@@ -53,8 +51,7 @@ def test_an_option_that_there_is_not_is_named() -> None:
         ("redis://h/0?foo=bar", "'foo'"), ("rediss://h/0?ssl_cert_req=none", "'ssl_cert_req'"),
         ("redis://h/0?ssl_ca_certs=ca.pem", "'ssl_ca_certs'; it needs TLS"),
     ):  # fmt: skip
-        with pytest.raises(SettingsError, match=f"has no option {option}"):
-            load_settings(redis_url=url)
+        assert f"has no option {option}" in settings_error(redis_url=url)
 
 
 VALUES = {"ssl_check_hostname": "true", "ssl_cert_reqs": "required", "ssl_min_version": "771"} | dict.fromkeys(
@@ -83,11 +80,10 @@ async def test_both_clients_and_kombu_take_each_option_of_tls(name: str) -> None
 def test_a_refused_url_is_shown_without_its_passwords(url: str) -> None:
     """A message that stops a process is in its log. A part of a password is no host, port, option or fragment."""
     for setting in ("redis_url", "broker_url", "index_url", "token_redis_urls", "cells"):
-        with pytest.raises(SettingsError) as error:
-            load_settings(**{setting: f"{url}#other" if setting == "cells" else url})
-        assert error.value.message.startswith(f"XYLEM_{setting.upper()}")
-        assert "secret" not in error.value.message
-        assert "12" not in error.value.message
+        message = settings_error(**{setting: f"{url}#other" if setting == "cells" else url})
+        assert message.startswith(f"XYLEM_{setting.upper()}")
+        assert "secret" not in message
+        assert "12" not in message
 
 
 @pytest.mark.parametrize(
@@ -107,11 +103,10 @@ def test_encoded_passwords_and_paths_of_sockets_are_taken(url: str) -> None:
     ],
 )  # fmt: skip
 def test_other_urls_with_passwords_are_refused_in_the_same_way(setting: str, url: str) -> None:
-    with pytest.raises(SettingsError) as error:
-        load_settings(**{setting: url})
-    assert error.value.message.startswith(f"XYLEM_{setting.upper()}")
-    assert "secret@" not in error.value.message
-    assert "secret" not in error.value.message.replace("begins with 'secret'", "")
+    message = settings_error(**{setting: url})
+    assert message.startswith(f"XYLEM_{setting.upper()}")
+    assert "secret@" not in message
+    assert "secret" not in message.replace("begins with 'secret'", "")
 
 
 def test_an_address_is_shown_without_its_passwords() -> None:
@@ -153,20 +148,17 @@ def test_kombu_finds_a_unix_socket() -> None:
 
 def test_a_cluster_needs_another_broker_which_is_none() -> None:
     """Celery knows no clusters; each refusal names the setting and its value, and no password."""
-    with pytest.raises(SettingsError) as missing:
-        load_settings(redis_url="cluster://me:secret@h:1")
-    assert missing.value.message.startswith("XYLEM_BROKER_URL: is missing")
-    assert "XYLEM_REDIS_URL='cluster://h:1'" in missing.value.message
-    with pytest.raises(SettingsError) as error:
-        load_settings(redis_url="redis://h", broker_url="cluster://me:secret@h:1")
-    assert error.value.message.startswith("XYLEM_BROKER_URL: 'cluster://h:1' is a cluster")
+    missing = settings_error(redis_url="cluster://me:secret@h:1")
+    assert missing.startswith("XYLEM_BROKER_URL: is missing")
+    assert "XYLEM_REDIS_URL='cluster://h:1'" in missing
+    refusal = settings_error(redis_url="redis://h", broker_url="cluster://me:secret@h:1")
+    assert refusal.startswith("XYLEM_BROKER_URL: 'cluster://h:1' is a cluster")
     assert load_settings(redis_url="cluster://h", broker_url="redis://b").keys.home.startswith("{xylem}:")
 
 
 @pytest.mark.parametrize("setting", ["index_url", "token_redis_urls"])
 def test_other_servers_are_clusters_only_beside_one(setting: str) -> None:
     """All of them have the same names of keys."""
-    with pytest.raises(SettingsError) as error:
-        load_settings(redis_url="redis://h", **{setting: "cluster://me:secret@h:1"})
-    assert error.value.message.startswith(f"XYLEM_{setting.upper()}: 'cluster://h:1' is a cluster")
+    refusal = settings_error(redis_url="redis://h", **{setting: "cluster://me:secret@h:1"})
+    assert refusal.startswith(f"XYLEM_{setting.upper()}: 'cluster://h:1' is a cluster")
     assert load_settings(redis_url="cluster://h", broker_url="redis://b", **{setting: "cluster://h:1"})

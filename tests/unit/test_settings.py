@@ -1,6 +1,7 @@
 """Refusal of settings that do not parse: the process stops and names the key, the file and the value."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from app.pools.schema import Pool
 from app.settings import load_settings
 from tests.models import pools_error
 from tests.present import present
+from tests.refusals import settings_error
 
 
 @pytest.mark.parametrize(("variable", "value"), [
@@ -25,24 +27,20 @@ from tests.present import present
 def test_a_bad_variable_is_named_with_its_value(variable: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Never swallowed in favour of a default."""
     monkeypatch.setenv(variable, value)
-    with pytest.raises(SettingsError) as error:
-        load_settings()
-    assert f"{variable}={value!r}: " in error.value.message
+    assert f"{variable}={value!r}: " in settings_error()
 
 
 def test_a_hook_that_would_be_asked_about_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty variable let everything go on unseen."""
     monkeypatch.setenv("XYLEM_HOOK_PARTS", "")
-    with pytest.raises(SettingsError, match="XYLEM_HOOK_PARTS"):
-        load_settings()
+    assert "XYLEM_HOOK_PARTS" in settings_error()
 
 
 def test_all_bad_variables_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """An operator need not mend them one by one."""
     monkeypatch.setenv("XYLEM_PORT", "eighty")
     monkeypatch.setenv("XYLEM_LOG_LEVEL", "loud")
-    with pytest.raises(SettingsError, match=r"XYLEM_PORT='eighty'.*XYLEM_LOG_LEVEL='loud'"):
-        load_settings()
+    assert re.search(r"XYLEM_PORT='eighty'.*XYLEM_LOG_LEVEL='loud'", settings_error())
 
 
 def test_variables_and_overrides_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,9 +179,9 @@ def test_a_pools_own_length_wins_over_the_models(tmp_path: Path) -> None:
 
 def test_a_secret_that_signs_nothing_is_refused_at_the_start_and_not_shown() -> None:
     for bad in ("whsec_not base64", "whsec_", "any other one"):
-        with pytest.raises(SettingsError, match="XYLEM_WEBHOOK_SECRET") as exc:
-            load_settings(webhook_secret=bad)
-        assert bad.removeprefix("whsec_") not in str(exc.value) or bad == "whsec_"
+        message = settings_error(webhook_secret=bad)
+        assert "XYLEM_WEBHOOK_SECRET" in message
+        assert bad.removeprefix("whsec_") not in message or bad == "whsec_"
     good = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
     secret = present(load_settings(webhook_secret=good).webhook_secret)
     assert secret.get_secret_value() == good

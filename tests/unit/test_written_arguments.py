@@ -113,11 +113,11 @@ def taken(name: str, **fields: Any) -> Grammar:
 @pytest.mark.parametrize("name", WRITERS)
 def test_arguments_are_held_to_the_schema(name: str) -> None:
     rules, write = taken(name), WRITERS[name]
-    assert [given for given in VALID if not allows(rules, write(given))] == []
-    assert [given for given in INVALID if allows(rules, write(given))] == []
-    for given in VALID:
-        expected_arguments = {key: of for key, of in given.items() if name != "deepseek_v4" or key != "any"}
-        assert arguments(DIALECTS[name], "look", TRIP, [write(given)]) == expected_arguments
+    assert [one for one in VALID if not allows(rules, write(one))] == []
+    assert [one for one in INVALID if allows(rules, write(one))] == []
+    for one in VALID:
+        expected_arguments = {key: of for key, of in one.items() if name != "deepseek_v4" or key != "any"}
+        assert arguments(DIALECTS[name], "look", TRIP, [write(one)]) == expected_arguments
 
 
 @pytest.mark.parametrize("name", WRITERS)

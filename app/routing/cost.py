@@ -7,7 +7,7 @@ from msgspec import Struct
 from app.ids import PoolId
 from app.messages.lease import Lease
 from app.routing.candidates import NOT_TIERED, Ask, Candidate, Option, PlacementCost
-from app.routing.tiers import load_s
+from app.routing.tier_cost import load_s
 
 EXPECTED_ANSWER = 256  # the most tokens of an answer that blocks are reserved for: most are shorter than `max_tokens`
 TOKENS_PER_S = 10_000.0  # assumed for a pool that has computed no prompt yet

@@ -20,7 +20,7 @@ from app.messages.kinds import TierUse
 from app.messages.lease import Speeds
 from app.messages.media import MediaKind
 from app.painters.base import PaintRequest
-from app.routing.tiers import worthwhile
+from app.routing.tier_cost import worthwhile
 from app.runner.media import fetch_media
 from app.runner.pictures import WorkerPictures
 

@@ -44,7 +44,7 @@ def coming(first: list[int], second: list[int], grid: Grid | None = LINES, leave
     round_ = PlacementRound(requests, POOLS, {POOL: LINES})
     round_.views = {POOL: leases.pool_view([Candidate(lease(grid, leaves=leaves), PlaceLimits(4))])}
     round_.decide(requests[0], Random(0), 0)
-    return dict(round_._matches(requests[1], POOL).coming)
+    return dict(round_.matches(requests[1], POOL).coming)
 
 
 def test_a_prompt_of_the_same_round_leaves_its_end_and_no_point_before_it() -> None:

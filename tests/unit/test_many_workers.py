@@ -89,7 +89,7 @@ async def test_it_costs_as_little_as_the_best_of_all(seed: int) -> None:
     for inflight in requests:
         # The fleet of the same moment, of which each is looked at: the client wants to know what it cost.
         whole.views = {POOL: replace(view, candidates=view.candidates.copy(), lines=None)}
-        whole._now, whole._placed = shortly._now, shortly._placed.copy()
+        whole.now, whole._placed = shortly.now, shortly._placed.copy()
         outcomes = []
         for round_ in (whole, shortly):
             try:

@@ -96,7 +96,7 @@ def test_a_lent_prompt_is_no_load_where_it_is_lent_and_its_blocks_are_not_coming
         busy, free = round_.views[POOL].candidates
         assert (busy.requests, busy.aside) == (FULL["requests"], number + 1)
         assert (free.requests, free.aside) == (number + 1, 0)
-        assert 1 not in round_._matches(requests[1], POOL).coming
+        assert 1 not in round_.matches(requests[1], POOL).coming
 
 
 def test_a_lent_prompt_is_reserved_apart_from_the_load() -> None:

@@ -20,7 +20,7 @@ from app.messages.wire import WIRE_VERSION
 from app.routing.candidates import Candidate, Matches, PlaceLimits
 from app.routing.cost import PoolSpeeds
 from app.routing.lines import Lines
-from app.routing.tiers import Numbers, chains
+from app.routing.tier_cost import Numbers, chains
 
 _MANY = 16  # places; of fewer, looking at all of them is faster than finding some
 _MOST_HOLDERS = 1000

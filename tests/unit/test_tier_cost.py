@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from app.messages.lease import Speeds
 from app.routing.candidates import Ask, Matches, Option, PlaceLimits, Tiered
 from app.routing.cost import Fleet, kv_cost, missing_blocks, new_blocks, uncached_tokens
-from app.routing.tiers import Numbers, chains, load_s, worthwhile
+from app.routing.tier_cost import Numbers, chains, load_s, worthwhile
 from tests.leases import candidate
 
 BLOCK, BYTES = 32, 2**22

@@ -137,7 +137,7 @@ def outlived(s: Stack, pool: str, stream: Iterable[Any]) -> tuple[str, str]:
 
 
 @contextmanager
-def refused(param: str, match: str = "") -> Iterator[None]:
+def refused(param: str, match: str | None = None) -> Iterator[None]:
     """Expects that OpenAI's client is told that this parameter is wrong."""
     with pytest.raises(BadRequestError, match=match) as exc_info:
         yield

@@ -508,7 +508,7 @@ def test_a_batch_that_cannot_be_cleaned_up_is_left_as_it_is(
 def test_a_storage_that_is_away_fails_no_batch(
     batch_workers: list[BatchWorker], storage: Storage, monkeypatch: pytest.MonkeyPatch, away: Exception
 ) -> None:
-    def raising(*_: Any) -> Any:
+    def raising(*_: Any, **_named: Any) -> Any:
         raise away
 
     batch = validating(batch_workers[0], storage, request(1))

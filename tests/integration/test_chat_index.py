@@ -39,7 +39,7 @@ async def stored(
 
 
 async def names(index: ChatIndex, key: KeyId = MINE, **fields: Any) -> list[str]:
-    query: dict[str, Any] = {"after": None, "limit": 10, "newest_first": False, "wanted": lambda _: True} | fields
+    query: dict[str, Any] = {"after": None, "limit": 10, "newest_first": False, "is_match": lambda _: True} | fields
     page, _ = await index.page(key, **query)
     return [*page]
 

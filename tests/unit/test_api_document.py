@@ -89,6 +89,9 @@ def test_each_route_that_answers_json_says_what_it_answers() -> None:
     schemas = dict(answers(document))
     assert {route for route, schema in schemas.items() if schema is None} == NO_JSON
     assert [route for route, schema in schemas.items() if schema is not None and not says(schema, document)] == []
+    operations = [operation for path in document["paths"].values() for operation in path.values()]
+    refusals = [answer for one in operations for status, answer in one["responses"].items() if status != "200"]
+    assert all("application/json" in refusal.get("content", {"application/json": {}}) for refusal in refusals)
 
 
 def test_a_structs_fields_have_the_shape_of_the_dict_that_is_answered() -> None:

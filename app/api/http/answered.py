@@ -10,6 +10,8 @@ from pydantic import TypeAdapter
 from app.schemas.body import inlined
 
 Responses = dict[int | str, dict[str, Any]]
+# Of a route that answers with text. Its `response_class` is Response: with another one its refusals would be text, too.
+TEXT: Responses = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
 
 
 def answers(answer: Any) -> Responses:

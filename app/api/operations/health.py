@@ -8,11 +8,11 @@ from importlib.metadata import version
 import orjson
 from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_LATEST
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 
 from app.anthropic.answer_types import AnthropicModel, AnthropicModels
 from app.anthropic.model_cards import anthropics_card, anthropics_list
-from app.api.http.answered import answers
+from app.api.http.answered import TEXT, answers
 from app.api.http.error_shape import is_anthropics
 from app.api.operations.answer_types import Live, ModelCard, ModelList, Readiness, ScrapeTarget, ServedBy, Version
 from app.api.operations.deployment_metrics import DeploymentMetrics
@@ -208,7 +208,7 @@ def _answers(lease: Lease, model: Model) -> bool:
     return model.adapter is None or model.adapter in lease.worker.adapters
 
 
-@router.get("/metrics", response_class=PlainTextResponse)
+@router.get("/metrics", response_class=Response, responses=TEXT)
 async def metrics(request: Request) -> Response:
     """Metrics for Prometheus. Without Redis, those of batches and workers are missing."""
     return Response(await _DEPLOYMENT.shown(state_of(request)), media_type=CONTENT_TYPE_LATEST)

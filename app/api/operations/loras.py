@@ -4,6 +4,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import PlainTextResponse, Response
 
 from app.adapters.progress import Progress, progress
+from app.api.http.answered import TEXT
 from app.api.intake.request_body import read_short
 from app.api.operations import adapter_changes as changes
 from app.api.operations.admin import Admin
@@ -75,7 +76,7 @@ async def remove_adapter(state: Admin, name: str) -> Removed:
     return {"name": name, "removed": True}
 
 
-@router.post("/v1/load_lora_adapter", response_class=PlainTextResponse, openapi_extra=LoadLora.openapi())
+@router.post("/v1/load_lora_adapter", response_class=Response, responses=TEXT, openapi_extra=LoadLora.openapi())
 async def load_lora_adapter(request: Request, state: Admin) -> Response:
     """vLLM's: on all workers of the model, for good."""
     body = await read_short(request, LoadLora)
@@ -93,7 +94,7 @@ async def load_lora_adapter(request: Request, state: Admin) -> Response:
     return PlainTextResponse(f"Success: LoRA adapter '{name}' added successfully.")
 
 
-@router.post("/v1/unload_lora_adapter", response_class=PlainTextResponse, openapi_extra=UnloadLora.openapi())
+@router.post("/v1/unload_lora_adapter", response_class=Response, responses=TEXT, openapi_extra=UnloadLora.openapi())
 async def unload_lora_adapter(request: Request, state: Admin) -> Response:
     """vLLM's: from all workers."""
     body = await read_short(request, UnloadLora)

@@ -1,6 +1,8 @@
 """Tests what a replica knows of its fleet without reading it all: leases that changed, and caches that are gone."""
 
+from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -9,14 +11,14 @@ from redis.asyncio import Redis
 from app.dispatch.fleet.fleet_reader import FleetReader
 from app.dispatch.fleet.index_sweep import IndexSweep
 from app.dispatch.fleet.loads import entries
-from app.ids import ApiId, WorkerId, place_id
+from app.ids import ApiId, PoolId, WorkerId, place_id
 from app.keys import Keys
 from app.kv.changes import Changes
 from app.kv.prefix_index import KvIndex, packed
 from app.messages.lease import decode_lease
 from app.messages.wire import encode
 from app.pools.schema import Pool
-from app.store import Wire
+from app.store import Command, Wire
 from app.store.scripts import FORGET_LOADS, SWEEP_INDEX, TELL
 from tests.integration.conftest import POOL, nobody_told, register
 from tests.leases import changed
@@ -60,6 +62,23 @@ async def test_the_next_round_knows_a_lease_that_changed_came_or_went(redis: "Re
     assert await seen(fleet) == {two: False, three: False}
     await fleet.answered(await wire.execute(fleet.questions()), 1.0)
     assert await seen(fleet) == {two: True, three: False}
+
+
+async def test_pools_that_nobody_has_read_yet_are_read_together(
+    redis: "Redis", wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that may go to ten pools costs no ten round trips after a start."""
+    pools = {PoolId(f"pool-{i}"): POOLS[POOL] for i in range(10)}
+    fleet, trips, execute = FleetReader(wire, KEYS, pools, 10), 0, wire.execute
+
+    async def counting(commands: Sequence[Command]) -> Sequence[Any]:
+        nonlocal trips
+        trips += bool(commands)
+        return await execute(commands)
+
+    monkeypatch.setattr(wire, "execute", counting)
+    await fleet.read(dict.fromkeys(pools, ()))
+    assert trips <= 4  # members, their leases, what is asked, and pools that had workers lately
 
 
 async def test_a_worker_of_another_model_gets_no_request(redis: "Redis", wire: Wire) -> None:

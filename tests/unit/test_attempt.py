@@ -54,6 +54,17 @@ async def test_the_next_attempt_is_on_no_worker_and_keeps_what_holds_for_the_req
     assert (handed_over.handoff, handed_over.job.prefilled) == (handle, timing)
 
 
+async def test_workers_that_are_chosen_anew_have_got_nothing_yet() -> None:
+    """A round that failed behind its decision leaves an attempt as it was sent."""
+    together = sent(APART)  # both workers begin at once, so the last stage is the current one
+    assert together.stage_index == -1
+    chosen_anew = together.decided(ALONE, "", {}, behind=False)
+    assert (chosen_anew.stage_index, chosen_anew.placings) == (0, 2)
+    awaiting = sent(APART, in_sequence=True)
+    assert awaiting.before_first == []
+    assert awaiting.decided(ALONE, "", {}, behind=False).before_first is None
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -25,10 +25,10 @@ _SCHEMES = {
 }
 
 
-def documented(settings: Settings, **value: Any) -> FastAPI:
+def documented(settings: Settings, **options: Any) -> FastAPI:
     """A FastAPI app with /docs, /redoc and /openapi.json, whose assets lie under /docs."""
     root = settings.root_path
-    app = FastAPI(openapi_url=None, servers=[{"url": root or "/"}], **value)
+    app = FastAPI(openapi_url=None, servers=[{"url": root or "/"}], **options)
     app.mount(_STATIC, StaticFiles(packages=[("fastapi_offline", "static")]))
     app.add_route(_DOCUMENT, _making(app, settings), include_in_schema=False)
     _add_pages(app, root)

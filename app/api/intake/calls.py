@@ -177,7 +177,7 @@ def start(
     )
     state.answer_owner.start(kept_request, call)
     limit_headers = {} if charge is None else charge.headers()
-    return Replay(state.resumable_store, state.answer_owner, plan, Found(kept_request, 0), access=limit_headers)
+    return Replay(state.resumable_store, state.answer_owner, plan, Found(kept_request, 0), limit_headers=limit_headers)
 
 
 async def _was_refused(state: ApiState, request: RequestId) -> bool:

@@ -42,10 +42,16 @@ class FastPath:
         app: FastAPI,
         handlers: Mapping[str, Handler],
         origins: Allowed,
-        paths: Container[str] = (),
+        traced_paths: Container[str] = (),
         front: Front | None = None,
     ) -> None:
-        self._app, self._handlers, self._allowed, self._traced, self._front = app, handlers, origins, paths, front
+        self._app, self._handlers, self._allowed, self._traced, self._front = (
+            app,
+            handlers,
+            origins,
+            traced_paths,
+            front,
+        )
         # The paths whose POSTs `_normalised` leaves as they are.
         self._as_sent = {path for path in handlers if not is_anthropics({"path": path, "headers": ()})}
 

@@ -23,14 +23,14 @@ class Replay(GenerationBase):
         plan: GenerationPlan,
         existing: Found,
         skip: int = 0,
-        access: Mapping[str, str] = MappingProxyType({}),
+        limit_headers: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`access`: headers with the API key's remaining limits."""
+        """`limit_headers`: those with the API key's remaining limits."""
         super().__init__(existing.kept.id, existing.kept.created, plan)
         self.kept = existing.kept
         self.log = EventLog(resumable_store, answer_owner, existing.kept)
         self.skip = skip
-        self._allowed = access
+        self._limit_headers = limit_headers
         self._failure: XylemError | None = None
 
     async def __aenter__(self) -> Self:
@@ -57,4 +57,4 @@ class Replay(GenerationBase):
         return out
 
     def headers(self) -> dict[str, str]:
-        return {**self.plan.headers, **self._allowed, "x-xylem-kept": self.id}
+        return {**self.plan.headers, **self._limit_headers, "x-xylem-kept": self.id}

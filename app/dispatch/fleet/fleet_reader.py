@@ -99,9 +99,8 @@ class FleetReader:
         grids = dict(self.grids) if grids is None else grids
         questions: dict[PoolId, _Question] = {}
         commands, match_commands = list[Command](), dict[PoolId, Command]()
-        for pool in hashes:
-            if self._fleets[pool].known < 0:
-                await self.refresh([pool])
+        if unknown := [pool for pool in hashes if self._fleets[pool].known < 0]:
+            await self.refresh(unknown)
         for pool, prompts in hashes.items():
             question = questions[pool] = self._question(pool, prompts, grids[pool])
             commands += question.commands

@@ -72,7 +72,7 @@ class OtherCell:
             cell=cell.name,
             api=dispatcher.api,
         )
-        self.placer.elsewhere = back
+        self.placer.queue.elsewhere = back
         self._inbox = TokenInbox(
             cell.token_wire, cell.keys, dispatcher.api, dispatcher.deliver, partial(dispatcher.worker_lost, died=False)
         )
@@ -156,7 +156,7 @@ class Cells:
         self._told: dict[CellId, bool] = {}
         self._rng = Random()  # noqa: S311 (spreads load, guards nothing)
         if others:
-            dispatcher.placer.elsewhere = self._elsewhere
+            dispatcher.placer.queue.elsewhere = self._elsewhere
         for name, other in self._others.items():
             dispatcher.placers[name] = other.placer
         for name in self.states():

@@ -286,7 +286,7 @@ async def test_without_a_line_what_finds_no_room_is_refused_and_later_requests_a
         with pytest.raises(Saturated):
             await asyncio.wait_for(d.send(inflight(job(name, aside=aside))), 5)
         await d.cancel([RequestId(name)])
-    assert (d.placer.held, list(d.placer._held)) == (0, [])
+    assert (d.placer.held, list(d.placer.queue.held)) == (0, [])
     await redis.eval(FORGET_LOADS, 1, KEYS.loads(POOL), worker)
     await asyncio.wait_for(d.send(inflight(job("r5"))), 5)
     assert (RequestId("r5"), 0) in await queued(redis, worker)
@@ -325,7 +325,8 @@ async def test_an_error_in_a_placement_round_fails_its_requests_only(
         monkeypatch.undo()
         raise RuntimeError("unforeseen")
 
-    monkeypatch.setattr(placer._abandoned if part == "stop" else placer, part, breaks)
+    owners = {"_next": placer.queue, "_round": placer, "stop": placer._abandoned}
+    monkeypatch.setattr(owners[part], part, breaks)
     placer.stop_later(replace(abandoned_job, stages=[Stage("decode", POOL, worker, 0)]))
     async with asyncio.timeout(5):
         while not tries:
@@ -562,7 +563,7 @@ async def test_a_burst_of_what_gives_way_goes_through_its_line_without_a_pause(
     redis: "Redis", wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A few in each round, one round after the other: with one pause it would last longer than is waited for."""
-    monkeypatch.setattr("app.dispatch.placing.placer.LOOK_EVERY_S", 60.0)
+    monkeypatch.setattr("app.dispatch.placing.placement_queue.LOOK_EVERY_S", 60.0)
     worker = await register(redis, KEYS, "w1", max_running=200, aside_most=200)
     d = dispatcher(wire)
     await asyncio.wait_for(asyncio.gather(*(d.send(inflight(job(f"a{i}", aside=True))) for i in range(100))), 30)

@@ -15,7 +15,7 @@ from app.dialects.names import find_dialect
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models.models import Model
 from app.dispatch.models.writing import Writing
-from app.dispatch.placing.placer import _round_size
+from app.dispatch.placing.placement_queue import _round_size
 from app.errors import PromptTooLong, RequestError, SettingsError
 from app.ids import PoolId
 from app.openai.chat import chat_plan

@@ -122,7 +122,7 @@ class Retry:
                     placing.result()
                 room_s = _LOAD_S if isinstance(inflight.attempt.refused, AdapterLoading) else _ROOM_S
                 is_late = not inflight.job.worker and time.monotonic() > began + room_s
-                if is_late and self._placers[inflight.attempt.cell].withdraw(inflight):
+                if is_late and self._placers[inflight.attempt.cell].queue.withdraw(inflight):
                     return False
                 await asyncio.sleep(0.05)  # an asyncio.Event would add work to each token
         await placing

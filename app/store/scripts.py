@@ -1,4 +1,4 @@
-"""The Lua sources, read once. Their keys are those of `app/keys.py`.
+"""The Lua sources, read once. Their keys are those of `app/keys/`.
 
 They are sent with EVAL and their source: Redis compiles a source once, and no restart or failover can make it answer
 "no such script".

@@ -1,4 +1,4 @@
-"""The table of Redis keys, `app/keys.toml`: as a page, and as what the users of ops/redis-acl.conf may use."""
+"""The table of Redis keys, `app/keys/keys.toml`: as a page, and as what the users of ops/redis-acl.conf may use."""
 
 import re
 import tomllib
@@ -25,7 +25,7 @@ class Key(NamedTuple):
 
 
 def keys() -> list[Key]:
-    return [Key(**row) for row in tomllib.loads((ROOT / "app" / "keys.toml").read_text())["key"]]
+    return [Key(**row) for row in tomllib.loads((ROOT / "app" / "keys" / "keys.toml").read_text())["key"]]
 
 
 def rows() -> list[tuple[str, str, str, str]]:

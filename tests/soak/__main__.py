@@ -31,7 +31,7 @@ from tests.soak.sampler import Sampler, kinds
 from tests.stack import mock_pool
 
 KEEP_S = 30.0
-# What is told or stored expires at the latest so long after its request's deadline: `app/keys.toml`.
+# What is told or stored expires at the latest so long after its request's deadline: `app/keys/keys.toml`.
 EXPIRY_S = 90 + 60 + KEEP_S
 SHORT = {
     "XYLEM_KEEP_S": str(KEEP_S),

@@ -21,6 +21,7 @@ from app.routing.candidates import Candidate, Matches, PlaceLimits
 from app.routing.cost import PoolSpeeds
 from app.routing.lines import Lines
 from app.routing.tier_cost import Numbers, chains
+from app.store import Command
 
 _MANY = 16  # places; of fewer, looking at all of them is faster than finding some
 _MOST_HOLDERS = 1000
@@ -71,6 +72,10 @@ class PoolFleet:
         self._entries: list[bytes] = []  # of the places
         self._candidates: list[Candidate] = []
         self._limits: PlaceLimits | None = None
+
+    def changes(self, key: str) -> Command:
+        """The command that reads what has changed since, from a key as `Keys.changed` names it."""
+        return "ZRANGE", key, f"({self.known:.0f}", "+inf", "BYSCORE", "WITHSCORES"
 
     def set(self, leases: Mapping[WorkerId, Lease | None]) -> None:
         """Takes over the leases of all workers; None: it has gone, or its lease isn't understood."""

@@ -1,4 +1,4 @@
--- Prepended to the scripts that know of waiting prompts: the fields of `starting:<pool>`, see app/keys.py.
+-- Prepended to the scripts that know of waiting prompts: the fields of `starting:<pool>`, see app/keys/keys.toml.
 
 -- The hashes of its 1st, 4th, 16th … block: the prompts that share the most with another one are found first.
 local function beginnings(prompt)

@@ -1,4 +1,4 @@
--- Prepended to the scripts that count what is reserved: places' entries in `loads:<pool>`, see app/keys.py.
+-- Prepended to the scripts that count what is reserved: places' entries in `loads:<pool>`, see app/keys/keys.toml.
 local ENTRY, ENTRY_BYTES = '<i4i4i4i4i4i4i4d', 36
 local GROUPS = 128 -- all are read fastest if there are few fields, one is written fastest if they are short
 

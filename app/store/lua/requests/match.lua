@@ -3,7 +3,7 @@
 -- KEYS     1 cached:<pool>, and predicted:<pool>:<place> of places whose engines report no KV events
 -- ARGV     1 now, ms since the epoch  2 0: the first list isn't wanted  3… prompts as packed block hashes
 -- returns  for each prompt a list of two:
---          1 depth, caches, depth, caches, …: these caches (packed numbers, see app/keys.py) hold so many leading blocks,
+--          1 depth, caches, depth, caches, …: these caches (packed numbers, see app/keys/keys.toml) hold so many leading blocks,
 --            unless a greater depth names them again
 --          2 leading blocks that each of the places above is expected to hold: of the first places only, where one call
 --            would take long for all

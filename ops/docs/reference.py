@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, get_args, get_origin
 from prometheus_client.metrics import MetricWrapperBase
 from pydantic import BaseModel
 
-from ops.docs import features, redis_keys
+from ops.docs import features_page, redis_keys
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "reference"
@@ -246,7 +246,14 @@ def redis() -> str:
     return _table(("key", "type", "users", "meaning"), redis_keys.rows())
 
 
-PAGES = {"settings": settings, "pools": pools, "metrics": metrics, "http": http, "redis": redis}
+PAGES = {
+    "settings": settings,
+    "pools": pools,
+    "metrics": metrics,
+    "http": http,
+    "redis": redis,
+    "features": features_page.page,
+}
 
 
 def page(name: str) -> str:
@@ -260,4 +267,4 @@ if __name__ == "__main__":
     for name in PAGES:
         (FOLDER / f"{name}.md").write_text(page(name))
     redis_keys.ACL.write_text(redis_keys.acl())
-    features.README.write_text(features.readme())
+    features_page.README.write_text(features_page.readme())

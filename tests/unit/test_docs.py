@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from app.settings import Settings
-from ops.docs import features
 from ops.docs.reference import FOLDER, PAGES, comments, metrics, page, pools, settings
 
 ROOT = Path(__file__).parents[2]
@@ -21,10 +20,6 @@ def test_readme_has_at_most_150_lines() -> None:
 def test_a_page_that_is_made_from_the_code_is_as_the_code_has_it(name: str) -> None:
     """`make reference` writes it anew where it is not."""
     assert (FOLDER / f"{name}.md").read_text() == page(name)
-
-
-def test_the_readmes_table_of_features_is_as_their_file_has_it() -> None:
-    assert features.README.read_text() == features.readme()
 
 
 def test_the_reference_has_each_part_of_the_pools_file() -> None:

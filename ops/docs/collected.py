@@ -44,7 +44,7 @@ def _one(node: ast.FunctionDef | ast.AsyncFunctionDef, prefix: str, marks: froze
 
 
 def _module_marks(body: list[ast.stmt]) -> frozenset[str]:
-    """Those in `pytestmark`."""
+    """Marks in `pytestmark`."""
     for node in body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
             return _marks(node.value.elts if isinstance(node.value, ast.List | ast.Tuple) else [node.value])

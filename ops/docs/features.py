@@ -45,7 +45,7 @@ class Row(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """Whether a state is neither settled nor another issue's: needs a GPU, and no check of `make gpu` shows it."""
+        """True if a state is neither settled nor another issue's: needs a GPU, and no check of `make gpu` shows it."""
         on_gpu = any(test.startswith("tests/gpu/") for test in self.tests)
         return any(
             state.word == "open" or (state.word == "gpu" and not on_gpu and not state.note.startswith(MORE_THAN_ONE))
@@ -87,7 +87,7 @@ def rows_open(all_themes: Sequence[Theme]) -> list[str]:
 
 
 def problems(all_themes: Sequence[Theme], root: Path = ROOT) -> list[str]:
-    """What is wrong with the list: states that are none, what nothing proves, tests that are not collected."""
+    """Faults of the list: states that are none, what nothing proves, tests that are not collected."""
     texts = [row.what for theme in all_themes for row in theme.rows]
     twice = [f"{what}: is there twice" for what in sorted({what for what in texts if texts.count(what) > 1})]
     return twice + [problem for theme in all_themes for row in theme.rows for problem in _problems(row, root)]

@@ -14,7 +14,7 @@ _PAINTERS = {"vllm": "diffusers"}  # what paints where the other engine answers
 
 
 def page() -> str:
-    """What stands behind the mark of docs/reference/features.md."""
+    """Text behind the mark of docs/reference/features.md."""
     all_themes = themes()
     counts = Counter(_standing(row) for theme in all_themes for row in theme.rows)
     total = ", ".join(f"{counts[word]} {text}" for word, text in _TOTALS.items() if counts[word])

@@ -49,7 +49,8 @@ from app.batch.file_account import FileAccounts
 from app.batch.file_store import FileStore
 from app.batch.storage import Storage
 from app.bounded.held_bytes import HeldBytes
-from app.dispatch.answering.generation import Adopted, Generation
+from app.dispatch.answering.generation import Generation
+from app.dispatch.answering.prompts import Adopted
 from app.dispatch.media.media_account import MediaAccounts
 from app.dispatch.runtime import Deployment, running
 from app.endpoint_registry import CHAT, EMBEDDINGS, IMAGES, MESSAGE, RESPONSE, TEXT

@@ -11,7 +11,8 @@ from redis.asyncio import Redis
 
 from app.dispatch.answering.content_hook import ContentHook
 from app.dispatch.answering.dispatcher import Dispatcher
-from app.dispatch.answering.generation import Adopted, Generation
+from app.dispatch.answering.generation import Generation
+from app.dispatch.answering.prompts import Adopted
 from app.dispatch.fleet.fleet_reader import FleetReader
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.inflight import ATTEMPTS, ChoiceOutput, InFlight
@@ -88,7 +89,7 @@ class Replica:
 
     async def prompts(self) -> dict[int, InFlight]:
         """The prompts that have not ended, by number, once each is on a worker."""
-        requests = {number: self.dispatcher.in_flight.get(name) for name, number in self.call._numbers.items()}
+        requests = {number: self.dispatcher.in_flight.get(name) for name, number in self.call._prompts.numbers.items()}
         open_requests = {number: inflight for number, inflight in requests.items() if inflight is not None}
         while not all(inflight.job.worker for inflight in open_requests.values()):
             await asyncio.sleep(0.002)

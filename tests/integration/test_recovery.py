@@ -15,7 +15,8 @@ from redis.asyncio import Redis
 
 from app.dispatch.answering.content_hook import ContentHook
 from app.dispatch.answering.dispatcher import Dispatcher
-from app.dispatch.answering.generation import Adopted, Generation
+from app.dispatch.answering.generation import Generation
+from app.dispatch.answering.prompts import Adopted
 from app.dispatch.answering.token_inbox import TokenInbox
 from app.dispatch.event_queue import EventQueue
 from app.dispatch.fleet.fleet_reader import FleetReader

@@ -40,7 +40,7 @@ THINKS = Writing(reasoning_only("<think>", "</think>"), reasons=True)
 
 def call(name: str = 'org/"model" é', **of_model: Any) -> Generation:
     """A real one, never entered: it sends nothing."""
-    dispatcher = MagicMock(Dispatcher, api=ApiId("0a1b2c3d"), hook=None, usage=None)
+    dispatcher = MagicMock(Dispatcher, api=ApiId("0a1b2c3d"), token_redis=0, hook=None, usage=None)
     plan = GenerationPlan("chatcmpl-", model(name, **of_model), [[1, 2, 3]], [Sampling(9)], timeout_s=1)
     generation = Generation(plan, dispatcher=dispatcher)
     generation.completion_tokens, generation.cached_tokens = 4, 2

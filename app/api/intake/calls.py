@@ -16,7 +16,8 @@ from app.api.resumable.adopted_plan import adopted_plan
 from app.api.resumable.replay import Replay
 from app.api.resumable.store import REFUSALS, Found, decoded
 from app.api.state import ApiState
-from app.dispatch.answering.generation import Adopted, Generation
+from app.dispatch.answering.generation import Generation
+from app.dispatch.answering.prompts import Adopted
 from app.dispatch.generation_plan import GenerationPlan
 from app.errors import ModelNotFound, NoWorker, RequestError, Saturated, StoreDown
 from app.ids import RequestId, new_request_id

@@ -20,7 +20,8 @@ from app.api.http.disconnect import client_left
 from app.api.http.request_trace import trace_of
 from app.api.intake.client_limits import check_priority
 from app.api.state import ApiState
-from app.dispatch.answering.generation import Adopted, Generation
+from app.dispatch.answering.generation import Generation
+from app.dispatch.answering.prompts import Adopted
 from app.dispatch.asking import Asking
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.media.media_reader import Origin

@@ -11,7 +11,8 @@ import msgspec
 from msgspec.structs import replace
 
 from app.api.resumable.store import REFUSALS, Found, Lost, Over, ResumableStore, Unkept
-from app.dispatch.answering.generation import Adopted, Generation
+from app.dispatch.answering.generation import Generation
+from app.dispatch.answering.prompts import Adopted
 from app.dispatch.inflight import ATTEMPTS, ChoiceOutput
 from app.errors import Cancelled, KeptFull, StoreDown, WorkerLost, XylemError
 from app.ids import ApiId, RequestId

@@ -5,10 +5,12 @@ No text of a prompt or an answer: no stop strings either.
 
 from collections.abc import Mapping, Sequence
 
+from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.inflight import InFlight
 from app.dispatch.observing.attempt_spans import attempt_spans
 from app.endpoints import TEXT
+from app.errors import OK
 from app.ids import RequestId
 from app.messages.kinds import Task
 from app.tracing.request_trace import RequestTrace
@@ -25,6 +27,22 @@ _OPERATIONS: Mapping[Task, str] = {
 _TEXT = "text_completion"  # of a plan without a chat template
 
 _MOST = 32  # prompts whose attempts are shown: each takes the event loop 0.1 ms
+
+
+def end_trace(
+    trace: RequestTrace,
+    call: GenerationBase,
+    in_flight: Sequence[InFlight],
+    outcome: str,
+    *,
+    first_token: float | None,
+) -> None:
+    """The answer has ended, and with it the trace if nothing else is to come. `first_token`: as in `add_answer`."""
+    trace.error = "" if outcome == OK else outcome
+    if trace.sampled:
+        add_answer(trace, call.plan, call.id, in_flight, call.tokens(), first_token=first_token, error=trace.error)
+    if trace.ends_with_answer:
+        trace.end()
 
 
 def add_answer(

@@ -1,13 +1,24 @@
 """Explains why a request was placed where it was, for traces, and for clients that send `x-xylem-explain: 1`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import orjson
+
+from app.dispatch.inflight import InFlight
 from app.messages.job import Job
 from app.messages.kinds import StageKind
 from app.routing.candidates import Decision, Tiered
 
+_EXPLAINED = 8  # the first prompts of a request, in its header
 _MOST = 8  # candidates shown: proxies let only some kilobytes of headers through
+
+
+def header(in_flight: Sequence[InFlight]) -> str:
+    """The header x-xylem-route of a request."""
+    return orjson.dumps(
+        [explained(f.job, f.attempt.decisions, candidates=i == 0) for i, f in enumerate(in_flight[:_EXPLAINED])]
+    ).decode()
 
 
 def explained(job: Job, decisions: Mapping[StageKind, Decision], *, candidates: bool) -> dict[str, Any]:

@@ -202,8 +202,8 @@ def test_a_kept_message_is_gone_on_with_behind_the_last_event_that_came(served: 
     url, body = f"{served.url}/v1/messages", asked("What is the weather in Oslo?", tools=[TOOL], stream=True)
     raw = httpx.post(url, json=body, headers={"x-xylem-resumable": "1"}).text
     ids = [line[4:] for line in raw.splitlines() if line.startswith("id: ")]
-    assert len(set(ids)) == len(ids) > 5
-    for last in ids[::5]:
+    assert len(set(ids)) == len(ids) > 1, "a busy machine puts several deltas into one event"
+    for last in ids[:: max(1, len(ids) // 4)]:
         rest = httpx.post(url, json=body, headers={"last-event-id": last}).text
         position = raw.index(f"id: {last}\n")
         assert rest == raw[raw.index("\n\n", position) + 2 :]

@@ -121,6 +121,7 @@ _ADMIN_BODILESS = CostBounds("admin", body="", read=0, memory=_HEAD)
 # gRPC receives a message whole, in a thread of its own, once its key is checked, and before the limits are looked at.
 _GRPC = CostBounds(read=2**24, memory=2**25)
 _GRPC_SHORT = CostBounds("key", body="", read=2**24, memory=2**25)
+_GRPC_ADMIN = CostBounds("admin", body="", read=2**24, memory=2**25)
 
 _V2, _V2_VERSION = "/v2/models/{name:path}", "/v2/models/{name:path}/versions/{version}"
 
@@ -135,8 +136,27 @@ COSTS: dict[str, CostBounds] = {
     "/inference.GRPCInferenceService/ModelStreamInfer": _GRPC,
     **{
         f"/inference.GRPCInferenceService/{method}": _GRPC_SHORT
-        for method in ("ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata")
+        for method in (
+            "ServerLive",
+            "ServerReady",
+            "ModelReady",
+            "ServerMetadata",
+            "ModelMetadata",
+            "RepositoryIndex",
+            "ModelStatistics",
+        )
     },
+    **{f"/inference.GRPCInferenceService/RepositoryModel{verb}": _GRPC_ADMIN for verb in ("Load", "Unload")},
+    **dict.fromkeys(
+        """
+        /grpc.health.v1.Health/Check /grpc.health.v1.Health/Watch
+        /grpc.reflection.v1.ServerReflection/ServerReflectionInfo
+        /grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo
+        """.split(),
+        _GRPC_SHORT,
+    ),
+    "/v2/repository/index": _SHORT,
+    **{f"/v2/repository/models/{{name:path}}/{verb}": _ADMIN for verb in ("load", "unload")},
     # What is asked about a prompt is admitted where it takes more than a look: large bodies, pictures, templates.
     "/tokenize": CostBounds(),
     "/detokenize": CostBounds(),

@@ -78,6 +78,7 @@ TTFT = Histogram(
 )
 ITL = Histogram("xylem_itl_seconds", "Mean time between tokens of one request.", ["model"], buckets=_ITL_BUCKETS)
 DURATION = Histogram("xylem_request_seconds", "From the request's arrival to its end.", ["model"])
+FAILED = Counter("xylem_failed_request_seconds", "Of xylem_request_seconds, what requests took that failed.", ["model"])
 COST = Histogram(
     "xylem_cost_worker_seconds",
     "What an answered request took of its workers: of each second, its share among all requests on the engine.",
@@ -162,6 +163,8 @@ MEDIA = Histogram(
     buckets=(0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
 )
 
+LAST_ENDED: dict[str, float] = {}  # model → when a request of it last ended here, in seconds since the epoch
+
 # By `app/usage/meters.py`, which bounds the tenants' names. A request without output has no tokens here.
 TENANT_REQUESTS = Counter(
     "xylem_tenant_requests", "Requests of a tenant that have ended, by outcome: ok or failed.", ["tenant", "outcome"]
@@ -237,14 +240,14 @@ class Meters:
     """One model's metrics, looked up once."""
 
     def __init__(self, model: str) -> None:
-        self._model = model
+        self.model = model
         self._ok = REQUESTS.labels(model, OK)
         self.prompt_tokens = PROMPT_TOKENS.labels(model)
         self.cached_tokens, self.hit_rate = CACHED_TOKENS.labels(model), HIT_RATE.labels(model)
         self.output_tokens = OUTPUT_TOKENS.labels(model)
         self.ttft = TTFT.labels(model)
         self.itl = ITL.labels(model)
-        self.duration = DURATION.labels(model)
+        self._duration, self._failed = DURATION.labels(model), FAILED.labels(model)
         self.cost = COST.labels(model)
         self.pulled_bytes = PULLED_BYTES.labels(model)
         self._prefills = {where: PREFILLS.labels(model, where) for where in ("here", "apart", "refused")}
@@ -256,11 +259,18 @@ class Meters:
         for stage, took in seconds.items():
             meter = self._stages.get(stage)
             if meter is None:
-                meter = self._stages[stage] = STAGE.labels(self._model, stage)
+                meter = self._stages[stage] = STAGE.labels(self.model, stage)
             meter.observe(took)
 
-    def ended(self, outcome: str) -> None:
-        (self._ok if outcome == OK else REQUESTS.labels(self._model, outcome)).inc()
+    def ended(self, outcome: str, when: float, took: float) -> None:
+        """Records the end of a request. `when`: seconds since the epoch."""
+        self._duration.observe(took)
+        LAST_ENDED[self.model] = when
+        if outcome == OK:
+            self._ok.inc()
+        else:
+            REQUESTS.labels(self.model, outcome).inc()
+            self._failed.inc(took)
 
 
 def setup_logging(level: str, *, json: bool, file: str | None = None) -> None:

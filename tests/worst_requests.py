@@ -25,7 +25,7 @@ MAX_BODY = 16 * 2**20  # XYLEM_MAX_BODY
 ADMIN = {"x-api-key": "sesame"}  # of a deployment with XYLEM_ADMIN_KEY=sesame
 FORM = "multipart/form-data; boundary=x"
 _HEAD = 1000  # bytes by which a body is shorter than its bound
-_GRPC = "/inference."
+_GRPC = ("/inference.", "/grpc.")
 
 
 class Request(NamedTuple):
@@ -124,6 +124,7 @@ RIGHT: dict[str, tuple[Filling, ...]] = {
     "/v1/images/generations": ((b'{"model":"painter","prompt":"', _WORDS, b'"}'),),
     "/v1/images/edits": (), "/v1/videos": ((b'{"model":"painter","prompt":"', _WORDS, b'"}'),),
     "/v1/audio/transcriptions": (), "/v1/audio/translations": (), "/v1/files": (),  # they take forms alone
+    "/v2/repository/index": (),  # which takes one flag
     "/inference/v1/generate": ((b'{"model":"sees","sampling_params":{"max_tokens":3},"token_ids":[', b"1", b"]}"),),
     **{f"{model}/infer": _TENSOR for model in (_V2, _V2_VERSION)},
     **{f"{model}/{verb}": _TEXT_INPUT for model in (_V2, _V2_VERSION) for verb in ("generate", "generate_stream")},

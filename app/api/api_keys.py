@@ -32,6 +32,7 @@ _WITH_ADMIN_KEY = {
     "/v1/unload_lora_adapter",
     "/v1/organization/usage/completions",
 }
+_REPOSITORY = "/v2/repository/models/"  # below it models are loaded and unloaded, with the admin key
 _OPEN_PATHS = {*_WITH_ADMIN_KEY, "/v2/health/live", "/v2/health/ready"}
 _FOR_ADMINS = {"requests"}  # also take the admin key, for which they show the requests of all clients
 _ADMIN = "xylem.admin"
@@ -53,11 +54,11 @@ def given_key(scope: Scope) -> bytes:
 
 
 def is_open(path: str) -> bool:
-    return _first(path) in _OPEN or path in _OPEN_PATHS
+    return _first(path) in _OPEN or path in _OPEN_PATHS or path.startswith(_REPOSITORY)
 
 
 def wants_admin_key(path: str) -> bool:
-    return _first(path) == "admin" or path in _WITH_ADMIN_KEY
+    return _first(path) == "admin" or path in _WITH_ADMIN_KEY or path.startswith(_REPOSITORY)
 
 
 def _first(path: str) -> str:

@@ -25,6 +25,7 @@ from app.api.http.incoming import Incoming
 from app.api.http.origin import Allowed
 from app.api.http.sse import Sse
 from app.api.intake.fast_path import FastPath, Handler
+from app.api.kserve import repository_routes
 from app.api.kserve import routes as kserve
 from app.api.openai import batches, completions, encodings, files, images, stored_chats, token_generation, videos
 from app.api.openai import tokenize as tokens
@@ -224,6 +225,8 @@ def create_app(settings: Settings | None = None, leaving: asyncio.Event | None =
     failure.install(app)
     _include(app, completions, stored_chats, derived_routes, responses, conversation_routes, messages, message_batches)
     _include(app, encodings, images, videos, token_generation, transcriptions, kserve, files, batches, tokens, health)
+    app.include_router(repository_routes.router)
+    app.include_router(repository_routes.changes)
     _include(app, admin, erasures, loras, pool_state, prefixes, tenants, spending, usage_reports, fleet)
     if settings.console:
         app.include_router(console(settings.root_path))

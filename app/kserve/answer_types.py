@@ -54,3 +54,40 @@ class GeneratedText(TypedDict, closed=True):
     model_version: str
     text_output: str
     finish_reason: NotRequired[str]
+
+
+class DurationStatistic(TypedDict, closed=True):
+    count: int
+    ns: int
+
+
+class InferStatistics(TypedDict, closed=True):
+    success: DurationStatistic
+    fail: DurationStatistic
+    queue: DurationStatistic
+    compute_input: DurationStatistic
+    compute_infer: DurationStatistic
+    compute_output: DurationStatistic
+    cache_hit: DurationStatistic
+    cache_miss: DurationStatistic
+
+
+class ModelStatistics(TypedDict, closed=True):
+    name: str
+    version: str
+    last_inference: int  # milliseconds since the epoch
+    inference_count: int
+    execution_count: int
+    inference_stats: InferStatistics
+    batch_stats: list[DurationStatistic]  # none: engines batch on their own
+
+
+class Statistics(TypedDict, closed=True):
+    model_stats: list[ModelStatistics]
+
+
+class IndexEntry(TypedDict, closed=True):
+    name: str
+    version: str
+    state: Literal["READY", "UNAVAILABLE"]
+    reason: str

@@ -38,6 +38,16 @@ for made, address in ((http, os.environ["KSERVE_HTTP"]), (grpc, os.environ["KSER
         except InferenceServerException as exc:
             refusal = str(exc)
         assert "temperature" in refusal, refusal
+        index = client.get_model_repository_index()
+        names = [one["name"] for one in index] if made is http else [one.name for one in index.models]
+        assert names == ["embedder", "mock"], index
+        client.unload_model("embedder")
+        assert not client.is_model_ready("embedder")
+        client.load_model("embedder")
+        assert client.is_model_ready("embedder")
+        statistics = client.get_inference_statistics("mock")
+        (one,) = statistics["model_stats"] if made is http else statistics.model_stats
+        assert int(one["inference_count"] if made is http else one.inference_count) >= 1, statistics
 assert answers[0] == answers[1]
 
 told = Queue()

@@ -127,7 +127,7 @@ async def test_what_can_not_be_served_is_refused_by_name(client: Client, request
 
 
 async def test_methods_that_are_not_served_are_unimplemented(client: Client) -> None:
-    call = client._channel.unary_unary("/inference.GRPCInferenceService/RepositoryIndex")
+    call = client._channel.unary_unary("/inference.GRPCInferenceService/SystemSharedMemoryStatus")
     assert (await refused(call(b"")))[0] == Code.UNIMPLEMENTED
 
 

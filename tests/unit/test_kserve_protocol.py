@@ -7,6 +7,7 @@ import pytest
 
 from app.api.kserve.messages import request_of, response_of
 from app.api.kserve.protocol import MESSAGES
+from app.api.kserve.standard_protocol import HEALTH_MESSAGES, REFLECTIONS
 from app.errors import RequestError
 from app.kserve.tensors import Tensor
 
@@ -67,3 +68,38 @@ def test_health_and_metadata_have_the_numbers_of_the_specification() -> None:
 
 def test_fields_that_are_not_declared_are_skipped() -> None:
     assert MESSAGES["ServerReadyResponse"].FromString(b"\x08\x01\xfa\x01\x03abc").ready
+
+
+def test_repository_and_statistics_have_the_numbers_of_the_specification() -> None:
+    index = MESSAGES["RepositoryIndexRequest"].FromString(b"\x10\x01")
+    assert index.ready
+    models = [{"name": "m", "version": "1", "state": "READY", "reason": "r"}]
+    entry = b"\x0a\x01m\x12\x011\x1a\x05READY\x22\x01r"
+    expected_bytes = b"\x0a" + bytes([len(entry)]) + entry
+    assert MESSAGES["RepositoryIndexResponse"](models=models).SerializeToString() == expected_bytes
+    parameter = b"\x1a\x07\x0a\x01u\x12\x02\x08\x01"  # 3 parameters: 1 the key, 2 the value: 1 bool_param
+    unload = MESSAGES["RepositoryModelUnloadRequest"].FromString(b"\x12\x01m" + parameter)
+    assert (unload.model_name, unload.parameters["u"].bool_param) == ("m", True)
+    stats = {"success": {"count": 1, "ns": 2}, "queue": {"count": 3, "ns": 4}, "compute_infer": {"count": 5, "ns": 6}}
+    model = {"name": "m", "version": "1", "last_inference": 7, "inference_count": 8, "execution_count": 9}
+    inner = b"\x0a\x04\x08\x01\x10\x02\x1a\x04\x08\x03\x10\x04\x2a\x04\x08\x05\x10\x06"
+    outer = b"\x0a\x01m\x12\x011\x18\x07\x20\x08\x28\x09\x32" + bytes([len(inner)]) + inner
+    answer = MESSAGES["ModelStatisticsResponse"](model_stats=[{**model, "inference_stats": stats}])
+    assert answer.SerializeToString() == b"\x0a" + bytes([len(outer)]) + outer
+
+
+def test_health_and_reflection_have_the_numbers_of_their_specifications() -> None:
+    assert HEALTH_MESSAGES["HealthCheckRequest"].FromString(b"\x0a\x01s").service == "s"
+    assert HEALTH_MESSAGES["HealthCheckResponse"](status=2).SerializeToString() == b"\x08\x02"
+    messages = REFLECTIONS["grpc.reflection.v1.ServerReflection"]
+    request = messages["ServerReflectionRequest"].FromString(b"\x0a\x01h\x22\x01s")
+    assert (request.host, request.file_containing_symbol) == ("h", "s")
+    answer = messages["ServerReflectionResponse"](
+        valid_host="h", original_request=request, list_services_response={"service": [{"name": "s"}]}
+    )
+    original = b"\x12\x06\x0a\x01h\x22\x01s"
+    assert answer.SerializeToString() == b"\x0a\x01h" + original + b"\x32\x05\x0a\x03\x0a\x01s"
+    failure = messages["ServerReflectionResponse"](error_response={"error_code": 5, "error_message": "m"})
+    assert failure.SerializeToString() == b"\x3a\x05\x08\x05\x12\x01m"
+    file = messages["ServerReflectionResponse"](file_descriptor_response={"file_descriptor_proto": [b"f"]})
+    assert file.SerializeToString() == b"\x22\x03\x0a\x01f"

@@ -25,7 +25,8 @@ from app.tenants.limits import check_model
 
 def server() -> Server:
     """Its metadata."""
-    return {"name": "xylem", "version": version("xylem-serve"), "extensions": ["generate", "binary_tensor_data"]}
+    extensions = ["generate", "binary_tensor_data", "model_repository", "statistics"]
+    return {"name": "xylem", "version": version("xylem-serve"), "extensions": extensions}
 
 
 async def model_of(asking: Asking, name: str) -> Model:

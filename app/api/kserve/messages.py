@@ -16,24 +16,24 @@ _MOST_SHORT = 2**16  # bytes of a message without prompts
 _CONTENTS = {"BYTES": "bytes_contents", "BOOL": "bool_contents"}
 
 
-def short_message(name: str, raw: bytes) -> Any:
-    """Raises: BodyTooLarge, RequestError."""
+def short_message(kind: Any, raw: bytes) -> Any:
+    """A message of the class `kind`. Raises: BodyTooLarge, RequestError."""
     if len(raw) > _MOST_SHORT:
-        raise BodyTooLarge(f"A message {name} is over the limit of {_MOST_SHORT} bytes.")
-    return _decoded(name, raw)
+        raise BodyTooLarge(f"A message {kind.DESCRIPTOR.name} is over the limit of {_MOST_SHORT} bytes.")
+    return _decoded(kind, raw)
 
 
 def infer_message(raw: bytes) -> Any:
     """Raises: RequestError, also before too many values are built."""
     check_fields(raw)
-    return _decoded("ModelInferRequest", raw)
+    return _decoded(MESSAGES["ModelInferRequest"], raw)
 
 
-def _decoded(name: str, raw: bytes) -> Any:
+def _decoded(kind: Any, raw: bytes) -> Any:
     try:
-        return MESSAGES[name].FromString(raw)
+        return kind.FromString(raw)
     except DecodeError as exc:
-        raise RequestError(f"The message is no {name}.") from exc
+        raise RequestError(f"The message is no {kind.DESCRIPTOR.name}.") from exc
 
 
 def request_of(message: Any, within_s: float | None) -> InferRequest:

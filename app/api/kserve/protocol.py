@@ -1,17 +1,9 @@
-"""The messages of the gRPC service `inference.GRPCInferenceService`, with the names and numbers of the specification.
+"""The messages of the service `inference.GRPCInferenceService`, with the names and numbers of the specification."""
 
-They stand in a descriptor pool of their own, since a client library in the same process registers the same names. Only
-messages and fields that are read or written here are declared; others are skipped, as protobuf does with unknown ones.
-"""
+from app.api.kserve.descriptors import declared
 
-from typing import Any
+SERVICE = "inference.GRPCInferenceService"
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-
-PACKAGE, SERVICE = "inference", "inference.GRPCInferenceService"
-
-# Message → its fields: `number type name`. `*`: repeated; `{T}`: a map from texts to T. Messages begin with a
-# capital, and are written in full; `|`: the field is one of several.
 _MESSAGES = {
     "ServerLiveRequest": "",
     "ServerLiveResponse": "1 bool live",
@@ -51,42 +43,44 @@ _MESSAGES = {
         "5 InferTensorContents contents"
     ),
     "ModelStreamInferResponse": "1 string error_message, 2 ModelInferResponse infer_response",
+    "RepositoryIndexRequest": "1 string repository_name, 2 bool ready",
+    "RepositoryIndexResponse": "1 RepositoryIndexResponse.ModelIndex* models",
+    "RepositoryIndexResponse.ModelIndex": "1 string name, 2 string version, 3 string state, 4 string reason",
+    "ModelRepositoryParameter": ("1 bool| bool_param, 2 int64| int64_param, 3 string| string_param"),
+    "RepositoryModelLoadRequest": (
+        "1 string repository_name, 2 string model_name, 3 {ModelRepositoryParameter} parameters"
+    ),
+    "RepositoryModelLoadResponse": "",
+    "RepositoryModelUnloadRequest": (
+        "1 string repository_name, 2 string model_name, 3 {ModelRepositoryParameter} parameters"
+    ),
+    "RepositoryModelUnloadResponse": "",
+    "StatisticDuration": "1 uint64 count, 2 uint64 ns",
+    "InferStatistics": (
+        "1 StatisticDuration success, 2 StatisticDuration fail, 3 StatisticDuration queue, "
+        "4 StatisticDuration compute_input, 5 StatisticDuration compute_infer, 6 StatisticDuration compute_output"
+    ),
+    "ModelStatistics": (
+        "1 string name, 2 string version, 3 uint64 last_inference, 4 uint64 inference_count, "
+        "5 uint64 execution_count, 6 InferStatistics inference_stats"
+    ),
+    "ModelStatisticsRequest": "1 string name, 2 string version",
+    "ModelStatisticsResponse": "1 ModelStatistics* model_stats",
 }
-_Field = descriptor_pb2.FieldDescriptorProto
-
-
-def _declare(full: str, message: Any, fields: str) -> None:
-    """Adds the fields to the descriptor of the message `full`."""
-    for number, kind, name in (field.split() for field in fields.split(", ") if field):
-        field = message.field.add(name=name, number=int(number))
-        plain, is_map = kind.strip("*|{}"), kind[0] == "{"
-        field.label = _Field.LABEL_REPEATED if is_map or kind[-1] == "*" else _Field.LABEL_OPTIONAL
-        if is_map:
-            entry = message.nested_type.add(name=f"{name.title()}Entry")
-            entry.options.map_entry = True
-            _declare(entry.name, entry, f"1 string key, 2 {plain} value")
-            plain = f"{full}.{entry.name}"
-        if plain[0].isupper():
-            field.type, field.type_name = _Field.TYPE_MESSAGE, f".{PACKAGE}.{plain}"
-        else:
-            field.type = _Field.Type.Value(f"TYPE_{plain.upper()}")
-        if kind[-1] == "|":
-            if not message.oneof_decl:
-                message.oneof_decl.add(name="parameter_choice")
-            field.oneof_index = 0
-
-
-def _built() -> dict[str, Any]:
-    file = descriptor_pb2.FileDescriptorProto(name="xylem_inference.proto", package=PACKAGE, syntax="proto3")
-    descriptors: dict[str, Any] = {}
-    for full, fields in _MESSAGES.items():
-        outer, _, name = full.rpartition(".")
-        descriptors[full] = (descriptors[outer].nested_type if outer else file.message_type).add(name=name)
-        _declare(full, descriptors[full], fields)
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    find = pool.FindMessageTypeByName
-    return {full: message_factory.GetMessageClass(find(f"{PACKAGE}.{full}")) for full in _MESSAGES}
-
-
-MESSAGES = _built()
+_METHODS = (
+    "ServerLive ServerReady ModelReady ServerMetadata ModelMetadata ModelInfer RepositoryIndex RepositoryModelLoad "
+    "RepositoryModelUnload ModelStatistics"
+).split()
+MESSAGES = declared(
+    "xylem_inference.proto",
+    "inference",
+    _MESSAGES,
+    {
+        "GRPCInferenceService": ", ".join(
+            (
+                *(f"{name} {name}Request {name}Response" for name in _METHODS),
+                "ModelStreamInfer ModelInferRequest* ModelStreamInferResponse*",
+            )
+        )
+    },
+)

@@ -13,11 +13,12 @@ from app import json_bytes
 from app.api.http.answered import Responses, answered, answers, refused
 from app.api.intake.request_body import collect
 from app.api.kserve.inference import begin, metadata_of, model_of, served_by, server, traced
+from app.api.kserve.repository import statistics_of
 from app.api.openai.sse_response import EventStream
 from app.api.operations.health import readiness
 from app.api.state import ApiState, asking_of, state_of
 from app.errors import RequestError
-from app.kserve.answer_types import GeneratedText, InferenceRefusal, Inferred, Model, Output, Server
+from app.kserve.answer_types import GeneratedText, InferenceRefusal, Inferred, Model, Output, Server, Statistics
 from app.kserve.answers import GenerateWriter, whole
 from app.kserve.requests import VERSION, GenerateBody, InferBody, InferRequest, check_version
 from app.kserve.tensors import Tensor
@@ -62,6 +63,19 @@ async def model_ready(request: Request, name: str, version: str = "") -> Respons
     return Response(
         status_code=200 if await served_by(state, await model_of(asking_of(state, request.scope), name)) else 503
     )
+
+
+@router.get("/models/stats")
+async def all_statistics(request: Request) -> Statistics:
+    """Counts of each model's requests at this replica."""
+    return {"model_stats": await statistics_of(state_of(request), request.scope)}
+
+
+@router.get(_MODEL + "/stats")
+@router.get(_VERSION + "/stats")
+async def model_statistics(request: Request, name: str, version: str = "") -> Statistics:
+    """Counts of the model's requests at this replica."""
+    return {"model_stats": await statistics_of(state_of(request), request.scope, name, version)}
 
 
 @router.get(_MODEL)

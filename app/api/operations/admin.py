@@ -6,6 +6,7 @@ from typing import Annotated, Any, cast
 
 import msgspec
 from fastapi import APIRouter, Depends, Request
+from starlette.types import Scope
 
 from app.api.intake.request_body import read_short
 from app.api.operations.answer_types import OF_PREFILL, CachesCleared, PoolLimits
@@ -26,7 +27,14 @@ _BY_PROXIES = {"forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-for
 async def authorised(request: Request) -> ApiState:
     """Notes in the scope who it is. Raises: Forbidden, Unauthorized, IssuerDown."""
     state = state_of(request)
-    if (who := await state.api_keys.admin(request.scope)) is None:
+    await authorise(state, request.scope)
+    return state
+
+
+async def authorise(state: ApiState, scope: Scope) -> None:
+    """Notes in the scope who it is. Raises: Forbidden, Unauthorized, IssuerDown."""
+    if (who := await state.api_keys.admin(scope)) is None:
+        headers = {name.decode("latin-1") for name, _ in scope["headers"]}
         if state.settings.admin_key is not None or state.api_keys.issues_admins:
             raise Forbidden("Admin endpoints need 'Authorization: Bearer <XYLEM_ADMIN_KEY>', or it as 'x-api-key'.")
         if not state.settings.on_loopback:
@@ -34,13 +42,12 @@ async def authorised(request: Request) -> ApiState:
                 "Admin endpoints are off: others than this machine may reach them (XYLEM_HOST, XYLEM_TRUSTED_PROXIES), "
                 "and XYLEM_ADMIN_KEY is not set."
             )
-        if not _BY_PROXIES.isdisjoint(request.headers):  # its client may be anywhere
+        if not _BY_PROXIES.isdisjoint(headers):  # its client may be anywhere
             raise Forbidden("Requests that come through a proxy to admin endpoints need XYLEM_ADMIN_KEY to be set.")
-        if "origin" in request.headers:  # any web page in a browser on this machine
+        if "origin" in headers:  # any web page in a browser on this machine
             raise Forbidden("Requests of web pages to admin endpoints need XYLEM_ADMIN_KEY to be set.")
         who = "loopback"
-    request.scope[WHO] = who
-    return state
+    scope[WHO] = who
 
 
 Admin = Annotated[ApiState, Depends(authorised)]

@@ -89,7 +89,11 @@ async def get_state(state: Admin, pool: str) -> PoolStanding:
 @router.post("/sleep", openapi_extra=SleepBody.openapi())
 async def sleep(request: Request, state: Admin, pool: str) -> PoolChanged:
     """Workers leave routing, then sleep, all but `keep_awake`."""
-    name, body = known_pool(state, pool), await read_short(request, SleepBody)
+    return await put_to_sleep(state, known_pool(state, pool), await read_short(request, SleepBody))
+
+
+async def put_to_sleep(state: ApiState, name: PoolId, body: SleepBody) -> PoolChanged:
+    """Raises: PoolBusy, RequestError, StoreDown."""
 
     async def work() -> Outcome:
         leases = await state.control.workers(name)
@@ -105,7 +109,11 @@ async def sleep(request: Request, state: Admin, pool: str) -> PoolChanged:
 @router.post("/wake", openapi_extra=WakeBody.openapi())
 async def wake(request: Request, state: Admin, pool: str) -> PoolChanged:
     """Sleeping workers wake, and take requests after a token that proves them."""
-    name, body = known_pool(state, pool), await read_short(request, WakeBody)
+    return await wake_up(state, known_pool(state, pool), await read_short(request, WakeBody))
+
+
+async def wake_up(state: ApiState, name: PoolId, body: WakeBody) -> PoolChanged:
+    """Raises: PoolBusy, RequestError, StoreDown."""
 
     async def work() -> Outcome:
         if body.workers == "all":

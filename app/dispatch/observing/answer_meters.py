@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.observing.timeline import Timeline
+from app.store import clock
 
 
 class AnswerTimes(NamedTuple):
@@ -28,7 +29,7 @@ class AnswerTimes(NamedTuple):
 
 def observe(call: GenerationBase, outcome: str, times: AnswerTimes, timelines: Sequence[Timeline]) -> None:
     meters = call.model.meters
-    meters.ended(outcome)
+    meters.ended(outcome, clock.now(), times.ended - times.came)
     for timeline in timelines:
         if timeline.timings:
             meters.stages(timeline.stages(), timeline.computed)
@@ -36,7 +37,6 @@ def observe(call: GenerationBase, outcome: str, times: AnswerTimes, timelines: S
                 meters.pulled_bytes.inc(timeline.timings[-1].pulled.size)
     if spans := [timing.cost_s for timeline in timelines for timing in timeline.timings]:
         meters.cost.observe(sum(spans))
-    meters.duration.observe(times.ended - times.came)
     meters.prompt_tokens.observe(call.prompt_tokens)
     if times.ttft_s is not None:
         meters.output_tokens.observe(times.tokens)

@@ -56,11 +56,17 @@ def _networks(text: str) -> frozenset[str]:
     return frozenset(str(ip_network(part.strip())) for part in text.split(",") if part.strip())
 
 
+_LORA_SOURCE = r"/.*|(s3|https?)://[^/?#@\s]+(/[^?#\s]*)?|hf://[\w.-]+(/[\w.-]+)?"
+
+
 def _sources(text: str) -> tuple[str, ...]:
     sources = tuple(part.strip() for part in text.split(",") if part.strip())
     for source in sources:
-        if not re.fullmatch(r"/.*|(s3|https?)://[^/?#@\s]+(/[^?#\s]*)?", source) or ".." in source.split("/"):
-            raise ValueError(f"{source!r} has to be an absolute path, or 's3://bucket/folder', 'https://host/folder'")
+        if not re.fullmatch(_LORA_SOURCE, source) or ".." in source.split("/"):
+            raise ValueError(
+                f"{source!r} has to be an absolute path, or 's3://bucket/folder', 'hf://organisation/name', "
+                "'https://host/folder'"
+            )
     return sources
 
 
@@ -273,8 +279,9 @@ class Settings(BaseSettings):
     hook_secret: Annotated[SecretStr, AfterValidator(_whsec)] | None = None  # as XYLEM_WEBHOOK_SECRET, for its calls
     schedule_file: Path | None = None  # batches that begin at given times, for `celery -A app beat`
 
-    # Where LoRA adapters may be fetched from, with commas between: folders, `s3://bucket/folder`, and
-    # `https://host/folder` or `http://…`; each with all that is below it. None: the folder `adapters` of XYLEM_HOME.
+    # Where LoRA adapters may be fetched from, with commas between: folders, `s3://bucket/folder`,
+    # `hf://organisation/name`, and `https://host/folder` or `http://…`; each with all that is below it, as
+    # `hf://organisation` has all of its repositories. None: the folder `adapters` of XYLEM_HOME.
     lora_sources: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_sources)] | None = None
     # Networks besides the public ones in which the hosts among these may be, such as `10.0.0.0/8`.
     lora_networks: Annotated[frozenset[str], NoDecode, BeforeValidator(_networks)] = _NONE

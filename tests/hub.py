@@ -14,14 +14,16 @@ _LFS = 1024  # bytes: larger files have a SHA-256, others git's SHA-1
 
 @dataclass
 class Hub:
-    """One model, `org/tiny`, at the revisions `main` and `v1`."""
+    """Repositories, each at the revisions `main` and `v1`."""
 
     url: str
-    files: Mapping[str, bytes]
+    files: Mapping[str, bytes]  # of `org/tiny`
+    others: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
     commit: str = "0123456789abcdef0123456789abcdef01234567"
     breaks_after: int | None = None  # a large file's byte before which connections break
     lies_about: str = ""  # a file whose checksum is a wrong one
     asked: list[tuple[str, str, int]] = field(default_factory=list)  # method, path, first byte
+    tokens: list[str | None] = field(default_factory=list)  # that came with them
 
     def fetched(self) -> list[tuple[str, int]]:
         """The files that were fetched, and from which byte."""
@@ -31,7 +33,9 @@ class Hub:
 
 
 @contextmanager
-def hub_server(files: Mapping[str, bytes]) -> Iterator[Hub]:
+def hub_server(files: Mapping[str, bytes], **others: Mapping[str, bytes]) -> Iterator[Hub]:
+    """Serves `org/tiny`, of these files, and those of the other names of `org`."""
+
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
@@ -39,25 +43,27 @@ def hub_server(files: Mapping[str, bytes]) -> Iterator[Hub]:
             path, ranges = self.path.partition("?")[0], self.headers.get("range", "bytes=0-").removeprefix("bytes=")
             begin, end = (int(bound) if bound else None for bound in ranges.split("-"))
             hub.asked.append((self.command, path, begin or 0))
-            if path.startswith("/api/models/org/tiny/revision/"):
-                self._info(path.rpartition("/")[2])
-            elif path.startswith(f"/org/tiny/resolve/{hub.commit}/"):
-                self._file(path.removeprefix(f"/org/tiny/resolve/{hub.commit}/"), begin or 0, end)
-            else:
-                self._answer(404, b"{}", {"X-Error-Code": "RepoNotFound"})
+            hub.tokens.append(self.headers.get("authorization"))
+            for name, files in {"org/tiny": hub.files, **hub.others}.items():
+                if path.startswith(f"/api/models/{name}/revision/"):
+                    self._info(name, files, path.rpartition("/")[2])
+                    return
+                if path.startswith(f"/{name}/resolve/{hub.commit}/"):
+                    self._file(files[path.removeprefix(f"/{name}/resolve/{hub.commit}/")], begin or 0, end)
+                    return
+            self._answer(404, b"{}", {"X-Error-Code": "RepoNotFound"})
 
         do_HEAD = do_GET  # noqa: N815 (its base class calls it so)
 
-        def _info(self, revision: str) -> None:
+        def _info(self, name: str, files: Mapping[str, bytes], revision: str) -> None:
             if revision not in ("main", "v1", hub.commit):
                 self._answer(404, b'{"error": "Invalid rev id"}', {"X-Error-Code": "RevisionNotFound"})
                 return
-            siblings = [_sibling(name, data, lies=name == hub.lies_about) for name, data in hub.files.items()]
-            body = {"id": "org/tiny", "sha": hub.commit, "siblings": siblings, "private": False, "tags": []}
+            siblings = [_sibling(file, data, lies=file == hub.lies_about) for file, data in files.items()]
+            body = {"id": name, "sha": hub.commit, "siblings": siblings, "private": False, "tags": []}
             self._answer(200, json.dumps(body).encode(), {})
 
-        def _file(self, name: str, begin: int, end: int | None) -> None:
-            data = hub.files[name]
+        def _file(self, data: bytes, begin: int, end: int | None) -> None:
             headers = {"ETag": f'"{hashlib.sha256(data).hexdigest()}"', "X-Repo-Commit": hub.commit}
             body = data[begin : None if end is None else end + 1]
             headers["Content-Range"] = f"bytes {begin}-{begin + len(body) - 1}/{len(data)}"
@@ -78,7 +84,8 @@ def hub_server(files: Mapping[str, bytes]) -> Iterator[Hub]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    hub = Hub(f"http://127.0.0.1:{server.server_address[1]}", files)
+    url = f"http://127.0.0.1:{server.server_address[1]}"
+    hub = Hub(url, files, {f"org/{name}": its_files for name, its_files in others.items()})
     thread = Thread(target=server.serve_forever, daemon=True)
     thread.start()
     yield hub

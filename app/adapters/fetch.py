@@ -16,6 +16,7 @@ from typing import IO, Any
 import fsspec
 
 from app.adapters.download import download
+from app.adapters.hub import repository
 from app.adapters.sources import Source, check_source
 from app.errors import AdapterFailed, RequestError
 from app.messages.wanted import Adapter
@@ -66,11 +67,15 @@ def _matches(adapter: Adapter, digest: str) -> None:
 def _copied(source: Source, folder: Path, settings: Settings) -> str:
     """A folder's files; returns its digest."""
     remaining_bytes, lines = settings.max_lora, b""
+    hub = repository(source) if source.scheme == "hf" else None
     for name in FILES:
-        with _opened(source, settings, name) as stream, (folder / name).open("wb") as file:
+        opened = hub.opened(name) if hub else _opened(source, settings, name)
+        with opened as stream, (folder / name).open("wb") as file:
             size, digest = _copy(
                 stream, file, min(remaining_bytes, _MOST_CONFIG) if name == CONFIG else remaining_bytes
             )
+        if hub:
+            hub.check(folder, name)
         remaining_bytes -= size
         lines += f"{digest}  {name}\n".encode()
     return hashlib.sha256(lines).hexdigest()

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from app.errors import RequestError
+from app.model_store.source import RemoteModel, read_source
 
 _SHA256 = re.compile("[0-9a-f]{64}")
 _ARCHIVE = re.compile(r"\.(tar|tar\.\w+|tgz)$")
@@ -14,9 +15,10 @@ _WEB = ("http", "https")
 
 
 class Source(NamedTuple):
-    scheme: str  # "file", "s3", "http" or "https"
-    host: str  # or the bucket; with its port
+    scheme: str  # "file", "s3", "hf", "http" or "https"
+    host: str  # with its port; or the bucket, or the hub's organisation
     path: PurePosixPath
+    revision: str = ""  # of the hub
 
     @property
     def is_archive(self) -> bool:
@@ -26,7 +28,7 @@ class Source(NamedTuple):
 
 def check_source(source: str, sha256: str, hosts: Collection[str]) -> Source:
     """The source of an adapter, if it lies below one of the `hosts` ones. Raises: RequestError."""
-    parsed_source = _parsed(source)
+    parsed_source = _of_hub(source) if source.startswith("hf://") else _parsed(source)
     if sha256 and not _SHA256.fullmatch(sha256):
         raise RequestError("'sha256' has to be 64 hexadecimal digits in lower case.", param="sha256")
     if parsed_source.scheme in _WEB:
@@ -45,6 +47,17 @@ def _is_below(source: Source, above: Source) -> bool:
     return source[:2] == above[:2] and source.path.is_relative_to(above.path)
 
 
+def _of_hub(source: str) -> Source:
+    """Raises: RequestError."""
+    try:
+        model = read_source(source)
+    except ValueError as exc:
+        raise RequestError(f"The source {exc}.", param="source") from exc
+    assert isinstance(model, RemoteModel)
+    organisation, _, name = model.name.partition("/")
+    return Source("hf", organisation, PurePosixPath("/", name), model.revision)
+
+
 def _parsed(source: str) -> Source:
     """Raises: RequestError."""
     try:
@@ -58,9 +71,9 @@ def _parsed(source: str) -> Source:
         path = source.removeprefix("file://")
         if not path.startswith("/") or host:
             raise RequestError("A file's source has to be an absolute path.", param="source")
-    elif url.scheme not in (*_WEB, "s3"):
+    elif url.scheme not in (*_WEB, "s3", "hf"):
         raise RequestError(
-            f"A source is a path, or begins with s3://, http:// or https://, not {url.scheme}.", param="source"
+            f"A source is a path, or begins with s3://, hf://, http:// or https://, not {url.scheme}.", param="source"
         )
     elif url.scheme in _WEB and (url.query or url.fragment):
         raise RequestError("A source that comes by HTTP has neither '?' nor '#'.", param="source")
@@ -73,7 +86,7 @@ def _parsed(source: str) -> Source:
 
 def _host(url: SplitResult) -> str:
     """Raises: ValueError, also of a bad port."""
-    if url.scheme in ("", "file"):
+    if url.scheme in ("", "file", "hf"):
         return url.netloc
     if not url.hostname or "@" in url.netloc:
         raise ValueError("it has no host, or a user")

@@ -20,6 +20,7 @@ from app.errors import AdapterFailed
 from app.messages.wanted import Adapter
 from app.settings import load_settings
 from tests.certificates import certify
+from tests.hub import hub_server
 from tests.lora import tiny_adapter
 from tests.s3 import s3_server
 
@@ -125,3 +126,49 @@ def test_from_s3_it_comes_as_a_folder_or_a_tar_file(tmp_path: Path) -> None:
                 fetch(Adapter("a", 1, "m", f"s3://bucket/loras/{name}", "0" * 64), tmp_path, settings)
         with pytest.raises(AdapterFailed, match="not allowed"):
             fetch(Adapter("a", 1, "m", "s3://bucket/other"), tmp_path, settings)
+
+
+def test_from_the_hub_it_comes_at_the_commit_of_its_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes also where an engine has turned the hub's own client off. The token goes to the hub alone."""
+    files = {name: (tiny_adapter(tmp_path / "one", "weights" * 500) / name).read_bytes() for name in FILES[:1]}
+    files[FILES[1]] = (tmp_path / "one" / FILES[1]).read_bytes()
+    settings = load_settings(lora_sources="hf://org/tiny", max_lora=50_000)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+
+    def get(source: str, sha256: str = "", **changes: Any) -> Path:
+        into = tmp_path / f"into-{len(list(tmp_path.iterdir()))}"
+        into.mkdir()
+        fetch(Adapter("a", 1, "m", source, sha256), into, settings.model_copy(update=changes))
+        return into
+
+    with hub_server(files | {"README.md": b"#", "model.py": b"import os"}) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        for source in ("hf://org/tiny", "hf://org/tiny@v1"):
+            folder = get(source)
+            assert {name: (folder / name).read_bytes() for name in FILES} == files
+            assert sorted(path.name for path in folder.iterdir()) == FILES
+        assert {path for _, path, _ in hub.asked if "resolve" in path} == {
+            f"/org/tiny/resolve/{hub.commit}/{name}" for name in FILES
+        }
+        assert {*hub.tokens} == {"Bearer hf_secret"}
+        for source, changes, why in (
+            ("hf://org/tiny@v2", {}, "404 .RevisionNotFound"),
+            ("hf://org/tiny", {"max_lora": 100}, "XYLEM_MAX_LORA"),
+            ("hf://org/other", {}, "not allowed"),
+        ):
+            with pytest.raises(AdapterFailed, match=why):
+                get(source, **changes)
+        with pytest.raises(AdapterFailed, match="SHA-256 is"):
+            get("hf://org/tiny", "0" * 64)
+        for name in FILES:
+            hub.lies_about = name
+            with pytest.raises(AdapterFailed, match=f"{name} has another checksum"):
+                get("hf://org/tiny")
+    with hub_server({"config.json": b"{}"}) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        with pytest.raises(AdapterFailed, match=f"no {FILES[0]}"):
+            get("hf://org/tiny")
+    with pytest.raises(AdapterFailed, match="can't be read"):  # nobody is there any more
+        get("hf://org/tiny")

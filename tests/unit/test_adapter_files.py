@@ -25,7 +25,10 @@ from tests.lora import tiny_adapter
 from tests.refusals import refused, settings_error
 
 SHA = "0" * 64
-ALLOWED = ("/srv/adapters", "s3://bucket/loras", "https://models.example", "http://10.0.0.1:8080/a")
+ALLOWED = (
+    "/srv/adapters", "s3://bucket/loras", "https://models.example", "http://10.0.0.1:8080/a", "hf://Our-Team",
+    "hf://others/one",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -33,6 +36,7 @@ ALLOWED = ("/srv/adapters", "s3://bucket/loras", "https://models.example", "http
     [
         "/srv/adapters/a", "file:///srv/adapters/a/b.tar.gz", "s3://bucket/loras/a", "https://models.example/x/a.tgz",
         "https://models.example:443/a.tar", "http://10.0.0.1:8080/a/b.tar.zst",
+        "hf://Our-Team/any", "hf://Our-Team/any@refs/pr/1", "hf://others/one@v1",
     ],
 )  # fmt: skip
 def test_what_lies_below_an_allowed_source_is_allowed(source: str) -> None:
@@ -47,7 +51,8 @@ def test_what_lies_below_an_allowed_source_is_allowed(source: str) -> None:
         "https://models.example.evil/a.tar", "https://models.example:8443/a.tar", "https://u:p@models.example/a.tar",
         "https://models.example/a.tar?x=1", "https://models.example/%2e%2e/a.tar", "ftp://models.example/a.tar",
         "http://10.0.0.1:8080/b/a.tar", "https://models.example/a", "https://[::1/a.tar", "gs://bucket/a",
-        "/srv/adapters/a\n", "https:///a.tar", "/srv/adapters/\0",
+        "/srv/adapters/a\n", "https:///a.tar", "/srv/adapters/\0", "hf://our-team/any", "hf://Our-Team", "hf://others/one2",
+        "hf://Our-Team/any/more", "hf://Our-Team/..", "hf://Our-Team/any@", "hf://Our-Team/any@v1?x", "hf://u@others/one",
     ],
 )  # fmt: skip
 def test_all_else_is_refused(source: str) -> None:

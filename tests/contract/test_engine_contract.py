@@ -23,6 +23,7 @@ from app.ids import RequestId
 from app.kv.blocks import prompt_hashes
 from app.messages.job import Grammar, PartialOutput
 from tests.contract.conftest import CONTEXT, MAX_RUNNING
+from tests.contract.dialect_cases import *  # noqa: F403 (the same)
 from tests.contract.probe_cases import *  # noqa: F403 (it has tests only, on the same engines)
 from tests.contract.state_cases import *  # noqa: F403 (the same)
 from tests.contract.subject import Answer, Subject

@@ -69,8 +69,8 @@ def _copied(source: Source, folder: Path, settings: Settings) -> str:
     remaining_bytes, lines = settings.max_lora, b""
     hub = repository(source) if source.scheme == "hf" else None
     for name in FILES:
-        opened = hub.opened(name) if hub else _opened(source, settings, name)
-        with opened as stream, (folder / name).open("wb") as file:
+        file_source = hub.open(name) if hub else _opened(source, settings, name)
+        with file_source as stream, (folder / name).open("wb") as file:
             size, digest = _copy(
                 stream, file, min(remaining_bytes, _MOST_CONFIG) if name == CONFIG else remaining_bytes
             )

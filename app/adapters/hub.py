@@ -27,7 +27,7 @@ class Repository(NamedTuple):
     checksums: Mapping[str, str]  # as `app.model_store.files.checksum` has them
 
     @contextmanager
-    def opened(self, name: str) -> Iterator[IO[bytes]]:
+    def open(self, name: str) -> Iterator[IO[bytes]]:
         """Raises: FileNotFoundError, OSError."""
         if name not in self.checksums:
             raise FileNotFoundError(2, "the repository has no such file", name)
@@ -36,8 +36,8 @@ class Repository(NamedTuple):
 
     def check(self, folder: Path, name: str) -> None:
         """Raises: AdapterFailed."""
-        expected = self.checksums[name]
-        if expected and checksum(folder / name, expected) != expected:
+        hash_ = self.checksums[name]
+        if hash_ and checksum(folder / name, hash_) != hash_:
             raise AdapterFailed(f"The adapter's {name} has another checksum than the hub says.")
 
 

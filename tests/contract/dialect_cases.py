@@ -24,7 +24,7 @@ _CASES = list(
 
 
 async def test_calls_and_reasoning_are_read_from_an_engines_own_steps(subject: Subject) -> None:
-    """Whatever its tokens cut in two: all engines give what the text alone gives."""
+    """All engines give what the text alone gives, wherever their tokens cut it."""
     assert len({case["dialect"] for case in _CASES}) >= 30
     assert sum("reasoning" in case for case in _CASES) >= 10
 

@@ -129,7 +129,7 @@ def test_from_s3_it_comes_as_a_folder_or_a_tar_file(tmp_path: Path) -> None:
 
 
 def test_from_the_hub_it_comes_at_the_commit_of_its_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It comes also where an engine has turned the hub's own client off. The token goes to the hub alone."""
+    """An engine has turned the hub's own client off here, as they do."""
     files = {name: (tiny_adapter(tmp_path / "one", "weights" * 500) / name).read_bytes() for name in FILES[:1]}
     files[FILES[1]] = (tmp_path / "one" / FILES[1]).read_bytes()
     settings = load_settings(lora_sources="hf://org/tiny", max_lora=50_000)

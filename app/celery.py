@@ -34,7 +34,7 @@ os.environ.setdefault("FLOWER_PURGE_OFFLINE_WORKERS", "60")
 
 # By name: nothing in app imports workers.
 _TASKS = [f"app.tasks.{name}" for name in ("prefill", "decode", "encode", "encode_pictures", "paint", "batch")]
-_INCLUDED = [*_TASKS, "workers.engine.bootstep", "workers.batch.bootstep"]
+_INCLUDED = [*_TASKS, "workers.engine.bootstep", "workers.batch.bootstep", "workers.task_control"]
 
 _PAUSES = {"interval_start": 0.1, "interval_step": 0.2, "interval_max": 1.0}  # s, between tries to reach the broker
 

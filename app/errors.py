@@ -54,6 +54,7 @@ XylemError
 ├── ServerStops    503   this API process is being ended, and can't wait for the answer
 ├── DeadlineOver   504   the request's deadline passed
 ├── Cancelled      499   the client has gone
+├── Revoked        499   an operator has ended the request, with Celery's or Flower's means
 └── Returned             (internal) a worker gives a request back, to be placed anew
 
 Foreign errors are mapped to these where they enter: engines in their adapter, Redis in
@@ -400,6 +401,12 @@ class Cancelled(XylemError):
     """The client went away before the answer was finished."""
 
     status, code = 499, "cancelled"
+
+
+class Revoked(XylemError):
+    """The operator of this server has ended this request."""
+
+    status, code = 499, "revoked"
 
 
 class Returned(XylemError):

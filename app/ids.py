@@ -1,5 +1,6 @@
 """The ids of the system, as types."""
 
+import hashlib
 import os
 import re
 import secrets
@@ -41,6 +42,11 @@ def run_id(request: RequestId, attempt: int) -> RunId:
     return RunId(f"{request}.{attempt}")
 
 
+def request_of(task: str) -> RequestId:
+    """The request of a run, or of one of its Celery tasks: their ids begin with the request's, and a dot."""
+    return RequestId(task.partition(".")[0])
+
+
 def place_id(worker: WorkerId, rank: int) -> PlaceId:
     """Data-parallel ranks of one worker have caches of their own."""
     return PlaceId(f"{worker}.{rank}" if rank else worker)
@@ -65,6 +71,11 @@ def new_batch_id() -> BatchId:
 def new_message_batch_id() -> BatchId:
     """A new id of a batch in Anthropic's shape."""
     return BatchId(f"msgbatch_{secrets.token_hex(12)}")
+
+
+def submitted_by(task: str) -> BatchId:
+    """The batch of a Celery task that submits one: delivered twice, it submits it once."""
+    return BatchId(f"batch_{hashlib.sha256(task.encode()).hexdigest()[:24]}")
 
 
 def line_id(batch: BatchId, line: int) -> RequestId:

@@ -8,7 +8,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from contextlib import AbstractContextManager
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
@@ -17,9 +17,9 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from app.engines.base import Engine, EngineInfo, EngineStats
-from app.errors import Cancelled, EngineDead, EngineFailed, HandoffFailed, Returned, StoreDown, XylemError
+from app.errors import Cancelled, EngineDead, EngineFailed, HandoffFailed, Returned, Revoked, StoreDown, XylemError
 from app.grammars.checker import GrammarChecker
-from app.ids import PoolId, RequestId, RunId, WorkerId, run_id
+from app.ids import PoolId, RequestId, RunId, WorkerId, request_of, run_id
 from app.messages.events import Failed, PrefillDone
 from app.messages.handoff import Handoff, KvHandle
 from app.messages.job import Job
@@ -31,6 +31,7 @@ from app.runner.busy_time import BusyPart
 from app.runner.content_stops import StopFinder
 from app.runner.engine_requests import EngineRequests
 from app.runner.job_record import fetch
+from app.runner.outcome import Outcome
 from app.runner.pictures import WorkerPictures
 from app.runner.probed_work import ProbedWork
 from app.runner.process_slot import ProcessSlot
@@ -105,7 +106,9 @@ class Runner:
         self.loop_delay_s = 0.0  # the longest of late, of this loop
         self.kv_blocks_left_out = 0  # of those that its engine has told of
         self._costs: dict[RunId, BusyPart] = {}  # of those that have been on the engine
+        self._outcomes: dict[RunId, Outcome] = {}  # of the running ones
         self._returned: set[RunId] = set()  # of these, the ones to be placed elsewhere
+        self._revoked: set[RunId] = set()  # and those that an operator has ended
         self._background: set[asyncio.Task[None]] = set()
         self._dropped: set[RunId] = set()  # of the running ones, those whose API replica is dead
         self._stopping = False
@@ -122,19 +125,20 @@ class Runner:
 
     def run(self, run: RunArgs[T]) -> T | None:
         """Blocks until this worker's stage of a request is over, and returns the result of its work."""
-        running = self._run(run)
+        running = self._run(run, Outcome(self._model))
         return self.call(running)
 
-    def start(self, run: RunArgs[T], on_end: Callable[[BaseException | None], None]) -> None:
+    def start(self, run: RunArgs[T], on_end: Callable[[Outcome, BaseException | None], None]) -> None:
         """Does what `run` does, on the engine's loop and without waiting.
 
         `on_end` is called with an error that `work` left.
         """
+        outcome = Outcome(self._model)
 
         def over(task: asyncio.Task[Any]) -> None:
-            on_end(None if task.cancelled() else task.exception())
+            on_end(outcome, None if task.cancelled() else task.exception())
 
-        running = self._run(run)
+        running = self._run(run, outcome)
         self._loop.create_task(running).add_done_callback(over)
 
     def call(self, coro: Coroutine[Any, Any, T]) -> T:
@@ -178,6 +182,13 @@ class Runner:
         task = self._running.get(run)
         if task is None or not task.cancel():  # what comes after a prefill goes on, and finds no record
             self.emitters.release(run)
+
+    def revoke(self, requests: Collection[RequestId]) -> None:
+        """Ends these requests, as an operator wants it: what runs here of them, and what waits to."""
+        for run in [run for run in self._running if request_of(run) in requests]:
+            self._revoked.add(run)
+            self._running[run].cancel()
+        self.in_background(self._revoke_waiting(requests))
 
     def drop(self, run: RunId) -> None:
         """Cancels a run of a dead API replica, without an event."""
@@ -295,7 +306,7 @@ class Runner:
         cost = self._costs.get(job.run)
         return 0.0 if cost is None else cost.seconds
 
-    async def _run(self, args: RunArgs[T]) -> T | None:
+    async def _run(self, args: RunArgs[T], outcome: Outcome) -> T | None:
         request, attempt, work, nobody_waits, then = args
         run = run_id(request, attempt)
         if run in self._running:  # a message is sent again after a broken connection
@@ -303,7 +314,7 @@ class Runner:
             return None
         # In its own task, so that `cancel` cancels the work and not this coroutine.
         task: asyncio.Task[T | None] = asyncio.ensure_future(self._serve(run, work, nobody_waits))
-        self._running[run] = task
+        self._running[run], self._outcomes[run] = task, outcome
         await asyncio.wait([task])
         try:
             if task.cancelled():  # before the task began
@@ -312,9 +323,10 @@ class Runner:
                 await then(result)
         finally:
             del self._running[run]
+            del self._outcomes[run]
             self._costs.pop(run, None)
-        self._returned.discard(run)
-        self._dropped.discard(run)
+        for marks in (self._returned, self._dropped, self._revoked):
+            marks.discard(run)
         return None if task.cancelled() else task.result()
 
     async def _not_begun(self, run: RunId, nobody_waits: Afterwards) -> None:
@@ -324,7 +336,7 @@ class Runner:
         """
         job = await self._fetch(run)
         if job is not None:
-            self.fail(job, Returned())
+            self.fail(job, Revoked() if run in self._revoked else Returned())
         else:
             self.emitters.release(run)
         if nobody_waits is not None:
@@ -339,6 +351,7 @@ class Runner:
         if job is None or run in self._returned or not self.adapters.has(job):
             await self._not_begun(run, nobody_waits)
             return None
+        self._outcomes[run].begins(job)
         try:
             await self._admit(job, nobody_waits)
             with self.adapters.of(job):
@@ -350,7 +363,8 @@ class Runner:
             if run in self._dropped:
                 self.emitters.release(run)
                 return None
-            self.fail(job, Returned() if self._stopping or run in self._returned else Cancelled())
+            returns = self._stopping or run in self._returned
+            self.fail(job, Revoked() if run in self._revoked else Returned() if returns else Cancelled())
         except EngineDead as exc:
             self.fail(job, exc)
             log.critical("engine_died", run=run, **job.names)
@@ -378,6 +392,8 @@ class Runner:
 
     def fail(self, job: Job, error: XylemError) -> None:
         """Ends a request, or this worker's part of it if the other worker has all of it."""
+        if outcome := self._outcomes.get(job.run):
+            outcome.error = error
         if job.at_once and job.stage_of(self.worker).kind == "prefill":
             self.emitters.of(job).left(job.run)  # the decode worker has the request, and computes the prompt itself
         else:
@@ -387,6 +403,22 @@ class Runner:
     def runs(self) -> set[RunId]:
         """The runs that tasks have begun and not finished."""
         return set(self._running)
+
+    def outcome(self, job: Job) -> Outcome:
+        return self._outcomes[job.run]
+
+    async def _revoke_waiting(self, requests: Collection[RequestId]) -> None:
+        """Ends those that have a place here and have not begun. Their messages find no record."""
+        try:
+            (places,) = await self.wire.execute([("HKEYS", self.keys.reservations(self.worker))])
+        except StoreDown as exc:  # they end when their messages are taken
+            log.warning("waiting_not_revoked", error=exc.message)
+            return
+        for run in [RunId(place.decode()) for place in places]:
+            if request_of(run) in requests and run not in self._running:
+                job = await self._fetch(run)
+                if job is not None and run not in self._running:
+                    self.fail(job, Revoked())
 
     async def return_if_lost(self, run: RunId) -> bool:
         """Gives back a run reserved here that has no message, unless its message is yet to come.

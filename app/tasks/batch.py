@@ -28,6 +28,9 @@ class BatchWorker(Protocol):
     def answer(self, batch: str, part: int, ticket: int) -> None:
         """Blocks."""
 
+    def revoke(self, tasks: list[str]) -> None:
+        """Cancels the batches that these tasks have submitted. Doesn't wait for it."""
+
 
 BATCH_WORKER = ProcessSlot[BatchWorker]("a worker of the queue 'batch'")
 

@@ -20,6 +20,7 @@ from app.messages.events import Delta, Done
 from app.messages.handoff import Handoff, KvHandle
 from app.messages.job import Job, KvTransfer, Timing
 from app.runner.buffered_output import BufferedOutput
+from app.runner.outcome import Outcome
 from app.runner.runner import RUNNER, RunArgs, Runner
 from app.store import clock
 from app.tasks import DIRECT
@@ -46,6 +47,7 @@ def decode(*args: Any) -> None:
 class _PromptReport(Struct):
     """Report of how the prompt was handled, as the first output says."""
 
+    outcome: Outcome
     first: float = 0.0  # when the first output came; 0: not yet
     cached_tokens: int = 0
     pulled: KvTransfer | None = None
@@ -55,7 +57,7 @@ class _PromptReport(Struct):
 
 async def answer(runner: Runner, job: Job, handoff: Handoff | None) -> None:
     """Runs a job to its terminal event. Raises: Returned (aside jobs), and the errors of Engine.generate."""
-    taken_at, report = clock.now(), _PromptReport()
+    taken_at, report = clock.now(), _PromptReport(runner.outcome(job))
     if job.aside or job.whole:
         await _interruptibly(runner, job, handoff, report)
     else:
@@ -127,6 +129,7 @@ async def _generate(runner: Runner, job: Job, handoff: Handoff | None, report: _
     if isinstance(handoff, KvHandle) and handoff.weights != runner.weights:
         raise HandoffFailed("Its KV was computed with other weights.")
     first, emitter, api, id_, attempt = True, runner.emitters.of(job), job.reply_to, job.request, job.attempt
+    outcome = report.outcome
     request = await runner.requests.generation(job, handoff, runner.weights)
     async with aclosing(runner.stops.steps(job, runner.engine.generate(request))) as steps:
         async for o in steps:
@@ -135,6 +138,9 @@ async def _generate(runner: Runner, job: Job, handoff: Handoff | None, report: _
             if first:
                 first = False
                 _report_first_output(runner, job, handoff, report, o)
+            outcome.answer_tokens += len(o.tokens)
+            if o.finish is not None:
+                outcome.finishes.append(o.finish)
             if emitter.full:
                 await emitter.room()
             emit(

@@ -86,6 +86,7 @@ async def compute(runner: Runner, job: Job, rendezvous: Rendezvous | None) -> Co
     timing = Timing(runner.worker, taken_at, first, first, cost_s=runner.cost_s(job))
     job = replace(job, cached_tokens=result.cached_tokens, prefilled=timing)
     if o is not None:
+        runner.outcome(job).answer_tokens += len(o.tokens)
         output_so_far = PartialOutput(o.tokens, len(o.text))
         delta = Delta(
             job.request,
@@ -100,6 +101,7 @@ async def compute(runner: Runner, job: Job, rendezvous: Rendezvous | None) -> Co
         )
         emitter.emit(job.reply_to, FirstToken(job.request, job.attempt, delta, output_so_far))
         if o.finish is not None:
+            runner.outcome(job).finishes.append(o.finish)
             emitter.end(job, Done(job.request, job.attempt, result.cached_tokens, [timing]))
             if handle is None:
                 return None

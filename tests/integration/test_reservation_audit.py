@@ -17,6 +17,7 @@ from app.messages.events import Delta, Done, Failed
 from app.messages.job import Job, PartialOutput, Sampling, Timing
 from app.pools.schema import Pool
 from app.runner.busy_time import BusyTime
+from app.runner.outcome import Outcome
 from app.runner.runner import RunArgs, Runner
 from app.runner.throughput import Throughput
 from app.runner.token_emitters import TokenEmitters
@@ -217,7 +218,9 @@ def test_waiting_requests_of_a_worker_that_stood_still_are_given_back(
         given_up.append(1)
 
     async def stand_still() -> None:
-        running = asyncio.ensure_future(runner._run(RunArgs(R, 0, lambda job: answer(runner, job, None), give_up)))
+        running = asyncio.ensure_future(
+            runner._run(RunArgs(R, 0, lambda job: answer(runner, job, None), give_up), Outcome("mock"))
+        )
         await asyncio.sleep(begun_s)
         lease.stood_still(3.0)
         await running

@@ -1,7 +1,6 @@
 """Work on a whole batch: validating, finishing, the webhook. In a Celery task's thread, one at a time for a batch."""
 
 import asyncio
-import hashlib
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -10,6 +9,7 @@ from threading import Lock
 from typing import Any, TypeVar
 
 import orjson
+from celery.worker import state
 from msgspec.structs import replace
 
 from app.batch import paths as batch_paths
@@ -27,7 +27,7 @@ from app.dispatch.models.models import find_model
 from app.dispatch.runtime import Runtime
 from app.endpoint_registry import ENDPOINTS
 from app.errors import BatchNotFound, FileGone, StorageDown, StoreDown, WorkerLost
-from app.ids import BatchId, KeyId
+from app.ids import BatchId, KeyId, submitted_by
 from app.openai.batch_schemas import BatchRequest
 from app.running.ending import end_tasks
 from app.schemas.validation import parse
@@ -74,7 +74,7 @@ class BatchJobs:
         now = int(clock.now())
         request_fields = {"input_file_id": "", "endpoint": endpoint, "completion_window": window, "metadata": metadata}
         parse(BatchRequest, orjson.dumps(request_fields)).check()
-        id_ = BatchId(f"batch_{hashlib.sha256(task.encode()).hexdigest()[:24]}")
+        id_ = submitted_by(task)
         try:
             return self._call(self._batch_store.find(id_, None)).order.id
         except BatchNotFound:
@@ -90,6 +90,8 @@ class BatchJobs:
         self._storage.copy(path, input_file.path)
         self._call(self._file_store.add(input_file))
         self._call(self._batch_store.create(order))
+        if task in state.revoked:  # meanwhile
+            self._call(self._batch_store.cancel(id_))
         return id_
 
     def begin(self, batch: str) -> None:

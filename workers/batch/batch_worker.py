@@ -14,7 +14,7 @@ from app.batch.fair_share import PARTS
 from app.batch.storage import Storage
 from app.dispatch.runtime import Deployment, Runtime, running
 from app.errors import BatchNotFound, StoreDown
-from app.ids import BatchId
+from app.ids import BatchId, submitted_by
 from app.running.ending import end_tasks
 from app.running.loop_thread import LoopThread
 from app.running.loops import keep
@@ -85,6 +85,10 @@ class BatchWorker:
     def answer(self, batch: str, part: int, ticket: int) -> None:
         self.call(self._answer(PartClaim(BatchId(batch), part, ticket)))
 
+    def revoke(self, tasks: list[str]) -> None:
+        """Cancels the batches that these tasks have submitted, without waiting for it."""
+        asyncio.run_coroutine_threadsafe(self._revoke(tasks), self._loop)
+
     # On the loop.
 
     async def _start(self) -> None:
@@ -154,6 +158,15 @@ class BatchWorker:
                 await self._batch_store.return_part(ticket, me, done=False)
         except StoreDown as exc:  # the leader sends it again
             log.warning("part_not_given_back", batch=ticket.batch, part=ticket.part, error=exc.message)
+
+    async def _revoke(self, tasks: list[str]) -> None:
+        try:
+            for task in tasks:
+                await self._batch_store.cancel(submitted_by(task))
+        except StoreDown as exc:
+            log.error("batches_not_revoked", tasks=tasks, error=exc.message)
+            return
+        self._leader.soon()
 
     async def _begin(self, ticket: PartClaim) -> None:
         try:

@@ -1,8 +1,8 @@
 """Celery's strategy for tasks that are one call of the runner: from the message to the engine's loop at once.
 
 Celery's own strategy makes a request object, acknowledges it, and runs it in a thread of the pool under a tracer, for
-1.5 CPU-ms a task. This one keeps what is seen from outside: Flower's events, `celery inspect`, the limit of tasks. A
-message that needs more of Celery goes the usual way: one that is revoked, or to be run later.
+1.5 CPU-ms a task. This one keeps what is seen from outside: Flower's events, `celery inspect`, the limit of tasks, and
+what is revoked. A message that needs more of Celery goes the usual way: one that is to be run later.
 """
 
 import os
@@ -16,8 +16,11 @@ from celery.exceptions import InvalidTaskError
 from celery.worker import state
 from celery.worker.strategy import default
 
+from app.errors import Cancelled, Returned, Revoked
 from app.ids import RunId, run_id
 from app.messages.celery_message import PAINT_TASK
+from app.messages.job import Job
+from app.runner.outcome import Outcome
 from app.runner.runner import RUNNER, RunArgs
 from workers.engine.task_room import ROOM
 
@@ -47,6 +50,18 @@ class _Taken:
         if step == of or time.time() - self.told > _STEP_S:
             self.told = time.time()
             self.tell("progress", result=f"step {step} of {of}")
+
+    def ended(self, outcome: Outcome) -> None:
+        """Tells of its end: the result has no text of the answer, and an error no message."""
+        error, result = outcome.error, outcome.shown()
+        if error is None:
+            self.tell("succeeded", result=result, runtime=time.time() - self.began)
+        elif isinstance(error, Cancelled | Revoked):
+            self.tell("revoked", result=result, terminated=True, signum=None, expired=False)
+        elif isinstance(error, Returned):  # another worker goes on with it
+            self.tell("retried", result=result, exception=type(error).__name__, traceback="")
+        else:
+            self.tell("failed", result=result, exception=type(error).__name__, traceback="")
 
     def info(self, safe: bool = False) -> dict[str, Any]:
         return {
@@ -81,7 +96,7 @@ def direct(task: Task, app: Any, consumer: Any, **options: Any) -> Any:
         try:
             run: RunArgs[Any] | None = None
             needs_celery = message.content_type != _JSON or headers.get("eta") or headers.get("expires")
-            if not (needs_celery or headers["id"] in state.revoked):
+            if not needs_celery:
                 run = task.run_args(orjson.loads(message.body)[0])
         except (LookupError, TypeError, ValueError) as exc:  # Celery rejects the message, and lives
             raise InvalidTaskError(f"not the arguments of {task.name}: {exc!r}") from exc
@@ -100,7 +115,10 @@ def direct(task: Task, app: Any, consumer: Any, **options: Any) -> Any:
             eta=None,
             expires=None,
         )
-        RUNNER.get().soon(partial(_begin, request, run))
+        if run.request in state.revoked:
+            RUNNER.get().soon(partial(_refuse, request, run))
+        else:
+            RUNNER.get().soon(partial(_begin, request, run))
         return None
 
     return take
@@ -116,11 +134,22 @@ def _begin(message: _Taken, run: RunArgs[Any]) -> None:
     RUNNER.get().start(run, partial(_end, message, id_))
 
 
-def _end(message: _Taken, run: RunId, error: BaseException | None) -> None:
+def _refuse(message: _Taken, run: RunArgs[Any]) -> None:
+    """Ends the run of a task that was revoked before it came, without beginning it. On the engine's loop."""
+
+    async def refuse(_: Job) -> None:
+        if run.nobody_waits is not None:
+            await run.nobody_waits()
+        raise Revoked
+
+    RUNNER.get().start(run._replace(work=refuse), partial(_end, message, run_id(run.request, run.attempt)))
+
+
+def _end(message: _Taken, run: RunId, outcome: Outcome, error: BaseException | None) -> None:
     RUNNER.get().watchers.pop(run, None)
     state.task_ready(message)
     ROOM.wake_if_full()
     if error is None:
-        message.tell("succeeded", result="None", runtime=time.time() - message.began)
+        message.ended(outcome)
     else:
         message.tell("failed", exception=type(error).__name__, traceback="")

@@ -83,6 +83,7 @@ def asking_of(state: ApiState, scope: Scope, raw: bytes = b"") -> Asking:
     an alias.
     """
     client, headers, turn = state.api_keys.client(scope), dict(scope["headers"]), ANY
-    if raw and state.aliases.table and not KEEPING.isdisjoint(headers):
+    goes_on, explain = not KEEPING.isdisjoint(headers), headers.get(EXPLAIN, b"") not in (b"", b"0")
+    if raw and state.aliases.table and goes_on:
         turn = AliasTurn(hashlib.sha256(raw).hexdigest(), fixed=True)
-    return Asking(state, client.within, Asker(client.key), turn, headers.get(EXPLAIN, b"") not in (b"", b"0"))
+    return Asking(state, client.within, Asker(client.key), turn, goes_on=goes_on, explain=explain)

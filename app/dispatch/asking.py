@@ -24,6 +24,7 @@ class Asking:
     within: TenantLimits = UNLIMITED  # of the client
     asker: Asker = _NOBODY  # whose files it may name, and the media that it had when it came
     turn: AliasTurn = ANY  # among the models of an alias
+    goes_on: bool = False  # its client may resume or repeat it, so the answer continues without the client
     explain: bool = False  # the client wants to know why it was placed where it was
 
     async def served(self, body: B, endpoint: EndpointName | None) -> B:

@@ -18,7 +18,8 @@ class GenerationBase:
     def __init__(self, request: RequestId, came: float, plan: GenerationPlan) -> None:
         """`came`: when the request arrived, seconds since the epoch."""
         self.id, self.created = request, int(came)
-        self.plan, self.model, self.prompts, self.choices = plan, plan.model, plan.prompts, plan.choices
+        self.plan, self.model, self.prompts = plan, plan.model, plan.prompts
+        self.choices = len(plan.prompts) * plan.sampling[0].n
         self.prompt_tokens = sum(map(len, plan.prompts))
         self.cached_tokens = 0
         self.completion_tokens = 0

@@ -48,10 +48,6 @@ class GenerationPlan(Struct, frozen=True):
     priced_as: str = ""  # the model whose price it has, if the answer names another
 
     @property
-    def choices(self) -> int:
-        return len(self.prompts) * self.sampling[0].n
-
-    @property
     def headers(self) -> dict[str, str]:
         return {} if self.effort is None else {"x-xylem-reasoning-effort": self.effort}
 

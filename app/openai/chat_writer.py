@@ -5,22 +5,16 @@ from typing import Literal
 
 import orjson
 
-from app.dispatch.generation_base import GenerationBase
 from app.messages.events import Delta
 from app.openai.answer_types import ChatAnswer, ChatChoice, ChatCompletion, ChatLogprobs, Envelope
 from app.openai.completion_writer import CompletionWriter
 from app.openai.envelope import envelope
 from app.openai.logprobs import chat_logprobs, prompt_logprobs
-from app.openai.schemas import ChatRequest
 
 
 class ChatWriter(CompletionWriter[ChatAnswer]):
     CHUNK = b"chat.completion.chunk"
     BEFORE_TEXT, AFTER_TEXT = b',"delta":{"content":', b'},"logprobs":'
-
-    def __init__(self, call: GenerationBase, body: ChatRequest) -> None:
-        super().__init__(call, body)
-        self._as_ids = bool(body.return_tokens_as_token_ids)
 
     async def read(self, tell: Callable[[str], Awaitable[None]]) -> str:
         """The text of an answer with one choice, to its end; `tell` gets its pieces as they come.

@@ -31,7 +31,7 @@ class CompletionWriter(Generic[A]):
         self._call, options = call, body.stream_options
         self._usage_at_end = bool(options and options.include_usage)
         self._usage_always = bool(options and options.continuous_usage_stats)
-        self._token_ids = bool(body.return_token_ids)
+        self._token_ids, self._as_ids = bool(body.return_token_ids), bool(body.return_tokens_as_token_ids)
         self._only_text = not (self._usage_always or self._token_ids)  # most chunks have nothing but text
         self._weights = ""
         self._begin("")

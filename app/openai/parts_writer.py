@@ -5,6 +5,7 @@
 
 import asyncio
 from collections import defaultdict
+from functools import cached_property
 
 import orjson
 from msgspec.structs import replace
@@ -54,7 +55,11 @@ class PartsWriter(ChatWriter):
         self._reasoning = call.model.writing.reasoning_field
         self._fronts = {Content: b'{"content":', Reasoning: b'{"%b":' % self._reasoning.encode()}
         self._named = isinstance(body.tool_choice, NamedTool)
-        self._ids = CallIds(call.model, call.id, earlier_calls(body.messages) if body.tools else 0)
+        self._messages = body.messages if body.tools else ()
+
+    @cached_property
+    def _ids(self) -> CallIds:
+        return CallIds(self._call.model, self._call.id, earlier_calls(self._messages))
 
     def choice(self, index: int, d: Delta) -> ChatChoice:
         fields = self._fields(index, self._parts(index, d))

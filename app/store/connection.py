@@ -13,7 +13,7 @@ from typing import Any
 import hiredis
 from redis.asyncio import Redis
 
-from app.store.lost_connections import found_silent, is_doubtful
+from app.store import lost_connections
 
 TIMEOUT_S = 5.0
 
@@ -85,7 +85,7 @@ class Connection(asyncio.Protocol):
     @property
     def is_lost(self) -> bool:
         """Whether it is closed, or idle and may be forgotten as another one was."""
-        return self.is_closed or (not self._waiting and is_doubtful(self._heard))
+        return self.is_closed or (not self._waiting and self._heard < lost_connections.silent_since)
 
     def close_but(self, after: object) -> None:
         """Closes it: `after` is used from now on."""
@@ -101,7 +101,7 @@ class Connection(asyncio.Protocol):
         if left_s > 0:
             self._check = asyncio.get_running_loop().call_later(left_s, self._close_if_silent)
         else:
-            found_silent(self._heard)
+            lost_connections.found_silent(self._heard)
             self.close()
 
     def data_received(self, data: bytes) -> None:

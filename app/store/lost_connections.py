@@ -13,18 +13,15 @@ from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-_silent_since = -math.inf  # monotonic: when the last wait of this process began that heard nothing
+# Monotonic: when the last wait of this process began that heard nothing. An idle connection that has heard something
+# before, and nothing since, may be forgotten, too.
+silent_since = -math.inf
 
 
 def found_silent(since: float) -> None:
     """A command that was sent at `since`, monotonic, had no answer within the time-out."""
-    global _silent_since  # noqa: PLW0603 (of the process, whose loops and threads share it)
-    _silent_since = max(_silent_since, since)
-
-
-def is_doubtful(heard_at: float) -> bool:
-    """Whether an idle connection that heard something at `heard_at`, monotonic, may be forgotten as another one was."""
-    return heard_at < _silent_since
+    global silent_since  # noqa: PLW0603 (of the process, whose loops and threads share it)
+    silent_since = max(silent_since, since)
 
 
 class _Losable:
@@ -34,7 +31,7 @@ class _Losable:
 
     async def connect(self) -> None:
         """Makes the connection, if there is none or it is doubtful. Raises: RedisError."""
-        if self.is_connected and is_doubtful(self._heard):  # type: ignore[attr-defined]  # of the class beside it
+        if self.is_connected and self._heard < silent_since:  # type: ignore[attr-defined]  # of the class beside it
             await self.disconnect()  # type: ignore[attr-defined]
         await super().connect()  # type: ignore[misc]
 

@@ -12,12 +12,13 @@ from pydantic import ValidationError
 from app.api.operations.health import _card
 from app.api.state import ApiState
 from app.dialects.names import find_dialect
+from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models.models import Model
 from app.dispatch.models.writing import Writing
 from app.dispatch.placing.placement_queue import _round_size
 from app.errors import PromptTooLong, RequestError, SettingsError
-from app.ids import PoolId
+from app.ids import PoolId, RequestId
 from app.openai.chat import chat_plan
 from app.openai.completions import _plan
 from app.openai.schemas import CompletionRequest
@@ -70,7 +71,7 @@ def test_an_echo_counts_with_each_of_its_choices(model: Model) -> None:
     assert plan(model, prompt=prompt, echo=True, n=26).echo is not None
     with pytest.raises(RequestError, match=str(TOGETHER)):
         plan(model, prompt=prompt, echo=True, n=27)
-    assert plan(model, prompt=prompt, n=128).choices == 128
+    assert GenerationBase(RequestId("r"), 0.0, plan(model, prompt=prompt, n=128)).choices == 128
 
 
 def test_an_echo_shows_the_prompt_as_it_was_token_for_token(model: Model) -> None:

@@ -7,11 +7,6 @@ EXPLAIN = b"x-xylem-explain"
 KEEPING = {b"idempotency-key", b"last-event-id", b"x-xylem-resumable"}
 
 
-def asks_to_keep(scope: Scope) -> bool:
-    """Whether a request wants an answer that can be resumed, or joined when the request is repeated."""
-    return not KEEPING.isdisjoint(dict(scope["headers"]))
-
-
 def events_wanted(scope: Scope) -> bool:
     """Whether the client asks for server-sent events, as a browser's EventSource does."""
     accept: bytes = dict(scope["headers"]).get(b"accept", b"")

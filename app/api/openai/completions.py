@@ -11,7 +11,6 @@ from starlette.types import Receive, Scope
 from app import json_bytes
 from app.api.http.answered import answered
 from app.api.http.disconnect import until_client_left
-from app.api.http.headers import asks_to_keep
 from app.api.intake.calls import begin_or_join, give_up, placed_call
 from app.api.intake.client_limits import check_priority
 from app.api.intake.request_body import collect
@@ -64,8 +63,7 @@ async def handle(endpoint: CompletionEndpoint, state: ApiState, raw: bytes, scop
         return await pipelines.chat(state, asking, exc, raw, scope, receive=receive)
     if body.priority is not None:
         check_priority(state, scope, body)
-    goes_on = asks_to_keep(scope)  # the answer continues without its client
-    keeps = goes_on or body.kept
+    keeps = asking.goes_on or body.kept
     begin: Callable[[], Awaitable[Generation | Replay]]
     if keeps:
         begin = partial(begin_or_join, state, endpoint.row.kind, body, scope, plan)
@@ -77,7 +75,7 @@ async def handle(endpoint: CompletionEndpoint, state: ApiState, raw: bytes, scop
     async def gives_up(request: RequestId) -> None:
         await give_up(state, request, scope)
 
-    on_leave = None if goes_on else gives_up
+    on_leave = None if asking.goes_on else gives_up
     if body.stream:
         return KeptStream(begin, writer, on_leave) if keeps else EventStream(begin, writer)
     call = await begin()

@@ -4,7 +4,6 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
-from app.api.http.headers import asks_to_keep
 from app.api.http.sse import Sse
 from app.api.openai.conductor import Conductor
 from app.api.openai.sse_response import EventStream
@@ -23,7 +22,7 @@ async def chat(
 ) -> Response:
     """Raises: XylemError."""
     chat_request: ChatRequest = pipeline_request.body
-    if chat_request.kept or asks_to_keep(scope):
+    if chat_request.kept or asking.goes_on:
         param = "store" if chat_request.kept else "Idempotency-Key"
         raise RequestError("An answer of a pipeline is not kept: it can be neither stored nor resumed.", param=param)
     conductor = Conductor(state, asking, pipeline_request, CHAT.row.prefix, scope, receive=receive)

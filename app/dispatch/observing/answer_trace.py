@@ -6,12 +6,10 @@ No text of a prompt or an answer: no stop strings either.
 from collections.abc import Mapping, Sequence
 
 from app.dispatch.generation_base import GenerationBase
-from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.inflight import InFlight
 from app.dispatch.observing.attempt_spans import attempt_spans
 from app.endpoints import TEXT
 from app.errors import OK
-from app.ids import RequestId
 from app.messages.kinds import Task
 from app.tracing.request_trace import RequestTrace
 from app.tracing.span import Attribute, SpanEvent
@@ -37,64 +35,55 @@ def end_trace(
     *,
     first_token: float | None,
 ) -> None:
-    """The answer has ended, and with it the trace if nothing else is to come. `first_token`: as in `add_answer`."""
+    """Adds an answer to its request's trace, at its end, and ends the trace if nothing else is to come.
+
+    `first_token`: when the
+    answer's first token was here, seconds since the epoch; None: it has none.
+    """
     trace.error = "" if outcome == OK else outcome
     if trace.sampled:
-        add_answer(trace, call.plan, call.id, in_flight, call.tokens(), first_token=first_token, error=trace.error)
+        _add_answer(trace, call, in_flight, first_token)
     if trace.ends_with_answer:
         trace.end()
 
 
-def add_answer(
-    trace: RequestTrace,
-    plan: GenerationPlan,
-    answer: RequestId,
-    in_flight: Sequence[InFlight],
-    tokens: tuple[int, int, int],
-    first_token: float | None,
-    error: str,
+def _add_answer(
+    trace: RequestTrace, call: GenerationBase, in_flight: Sequence[InFlight], first_token: float | None
 ) -> None:
-    """Adds an answer to its request's trace, at its end.
-
-    `tokens`: of prompts, of these cached, of the answer. `error`: its code; "": it is whole. `first_token`: when the
-    answer's first token was here, seconds since the epoch; None: it has none.
-    """
-    operation = _TEXT if plan.prefix == TEXT.prefix else _OPERATIONS[plan.model.task]
-    trace.name = f"{operation} {plan.model.name}"
-    trace.attributes |= _attributes(plan, operation, answer, tokens)
+    operation = _TEXT if call.plan.prefix == TEXT.prefix else _OPERATIONS[call.model.task]
+    trace.name = f"{operation} {call.model.name}"
+    trace.attributes |= _attributes(call, operation)
     if in_flight:
         trace.attributes |= {"xylem.x_request_id": in_flight[0].job.x_request_id, "xylem.prompts": len(in_flight)}
     if first_token is not None:
         trace.events.append(SpanEvent("first_token", first_token))
     for inflight in in_flight[:_MOST]:
-        inflight.log_attempt(error)
+        inflight.log_attempt(trace.error)
         attempts = inflight.log.attempts if inflight.log is not None else []
         alone = len(in_flight) == len(attempts) == 1  # else nobody knows whose token it is
         for attempt in attempts:
             trace.spans += attempt_spans(attempt, trace.place.span, first_token if alone else None)
 
 
-def _attributes(
-    plan: GenerationPlan, operation: str, answer: RequestId, tokens: tuple[int, int, int]
-) -> dict[str, Attribute]:
-    prompt, cached_tokens, completion = tokens
+def _attributes(call: GenerationBase, operation: str) -> dict[str, Attribute]:
+    prompt, cached_tokens, completion = call.tokens()
     attributes: dict[str, Attribute] = {
         "gen_ai.operation.name": operation,
         "gen_ai.provider.name": "xylem",
-        "gen_ai.request.model": plan.model.name,
-        "gen_ai.response.model": plan.model.name,
-        "gen_ai.response.id": answer,
+        "gen_ai.request.model": call.model.name,
+        "gen_ai.response.model": call.model.name,
+        "gen_ai.response.id": call.id,
         "gen_ai.usage.input_tokens": prompt,
         "gen_ai.usage.cache_read.input_tokens": cached_tokens,
         "gen_ai.usage.output_tokens": completion,
     }
-    return attributes | _sampling(plan) if plan.model.task == "generate" else attributes
+    return attributes | _sampling(call) if call.model.task == "generate" else attributes
 
 
-def _sampling(plan: GenerationPlan) -> dict[str, Attribute]:
-    s = plan.sampling[0]
+def _sampling(call: GenerationBase) -> dict[str, Attribute]:
+    s = call.plan.sampling[0]
     attributes: dict[str, Attribute] = {
-        "gen_ai.request.choice.count": plan.choices,
+        "gen_ai.request.choice.count": call.choices,
         "gen_ai.request.max_tokens": s.max_tokens,
         "gen_ai.request.temperature": s.temperature,
         "gen_ai.request.top_p": s.top_p,

@@ -16,7 +16,6 @@ from starlette.types import Receive, Scope
 from app import json_bytes
 from app.api.http.answered import answered, answers
 from app.api.http.disconnect import until_client_left
-from app.api.http.headers import asks_to_keep
 from app.api.http.long_response import LongResponse
 from app.api.intake.calls import begin_or_join, give_up, new_call
 from app.api.intake.client_limits import check_priority
@@ -82,7 +81,7 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
         read=len(history.items),
     )
     # A client that repeats its request when the connection breaks wants the answer to continue meanwhile.
-    goes_on = body.background or asks_to_keep(scope)
+    goes_on = body.background or asking.goes_on
 
     def begun(reading: Replay) -> ResponseObject:
         model = reading.model.name  # for which an alias may not stand any more

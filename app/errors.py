@@ -43,7 +43,7 @@ XylemError
 │   ├── PoolAsleep       …but some sleep; carries Retry-After
 │   └── WeightsChanged   …with the weights that began this answer
 ├── NoProcess      503   no process can be started for what must not run in this one
-├── MediaLost      503   the samples of a picture or a sound are gone from Redis
+├── MediaLost      503   a worker could not get the samples of a picture or a sound
 ├── AdapterFailed  503   no worker can answer with this LoRA adapter
 ├── StoreDown      503   Redis does not answer
 ├── IssuerDown     503   whoever signs tokens does not answer, and never has
@@ -338,7 +338,7 @@ class NoProcess(XylemError):
 
 
 class MediaLost(XylemError):
-    """A picture or a sound of this request is gone from Redis. Send the request again."""
+    """A picture or a sound of this request did not come to its worker. Send the request again."""
 
     status, code = 503, "media_lost"
 

@@ -221,7 +221,8 @@ class Settings(BaseSettings):
     # are given here, or if the API listens on loopback only.
     allowed_hosts: Annotated[frozenset[str], NoDecode, _HOSTS] = _NONE
     max_body: Annotated[int, Field(gt=0)] = 16 * 2**20  # bytes of a request's body, files excepted
-    # This host's address for engines on other hosts that pull KV from it. None: the one that reaches Redis.
+    # This host's address for engines on other hosts that pull KV from it, and for workers that collect pictures from an
+    # API replica. None: the one that reaches Redis.
     address: str | None = None
     request_timeout_s: Annotated[float, Field(gt=0)] = 600.0  # the deadline of requests that name no `timeout`
     # The longest silence in a stream of events. Less than the time-out of a proxy in front: nginx closes after 60 s.
@@ -309,12 +310,16 @@ class Settings(BaseSettings):
     media_redirects: Annotated[int, Field(ge=0)] = 3  # that are followed; each is checked as the URL is
     # CPU time for decoding one of them, in whole seconds.
     media_decode_s: Annotated[int, Field(gt=0)] = 5
-    # Bytes of pictures, sounds and embeddings in Redis, unpacked, of all requests in progress. A tenant may have half
-    # of it, and a key a quarter.
+    # Bytes of pictures, sounds and embeddings, unpacked, of all requests in progress: of those up to 1 MB in Redis, and
+    # as many again of larger ones in the memory of each API replica and batch worker. A tenant may have half of it, and
+    # a key a quarter.
     media_held: Annotated[int, Field(gt=0)] = 2**30
-    # How long they stay if the API replica of their request has died, and no other one has continued it.
+    # The port, at XYLEM_ADDRESS, where workers collect the larger ones from an API replica or batch worker. 0: a free
+    # one, as several processes of a host need it.
+    media_port: Annotated[int, Field(ge=0, le=65535)] = 0
+    # How long those in Redis stay if the API replica of their request has died, and no other one has continued it.
     media_left_s: Annotated[float, Field(ge=1)] = 300.0
-    # The longest sound. A second of it takes 64 kB in Redis until it is answered.
+    # The longest sound. A second of it takes 64 kB of memory until it is answered.
     media_sound_s: Annotated[float, Field(gt=0)] = 1800.0
     media_sound_bytes: Annotated[int, Field(gt=0)] = 25 * 2**20  # bytes of a file to be transcribed
     media_sound_decode_s: Annotated[int, Field(gt=0)] = 20  # CPU time for decoding a sound, in whole seconds

@@ -145,6 +145,10 @@ CELL_SENT = Counter(
     "xylem_cell_sent", "Prompts that this API replica has sent to another cell, for want of room.", ["cell"]
 )
 HELD = Gauge("xylem_requests_held", "Requests that wait in this API replica until a worker has room.")
+HELD_SAMPLES = Gauge(
+    "xylem_media_held_bytes",
+    "Bytes of pictures, sounds and embeddings over 1 MB that this process holds for its requests.",
+)
 LOOP_DELAY = Histogram(
     "xylem_loop_delay_seconds",
     "How late this process's event loop was, looked at twice a second.",

@@ -17,6 +17,7 @@ from app.dispatch.media.media_store import Samples
 from app.ids import CellId, PoolId
 from app.messages.events import Delta
 from app.messages.handoff import KvHandle
+from app.messages.held import HeldSamples
 from app.messages.job import Job, PartialOutput, Timing
 from app.messages.kinds import StageKind
 from app.pools.schema import Routing
@@ -173,6 +174,13 @@ class InFlight:
         attempt, job = self.attempt, self.job
         pictures = self.encode_pools and job.media
         return bool(pictures and attempt.may_encode and attempt.handoff is None and not job.aside)
+
+    def held_at(self, offer: HeldSamples | None) -> None:
+        """Its large samples are there, from where its next worker collects them."""
+        if offer is not None:
+            names = {one.sha256 for one in self.job.media}
+            offer = replace(offer, sizes={name: size for name, size in offer.sizes.items() if name in names})
+        self.attempt = replace(self.attempt, job=replace(self.job, held=offer))
 
     def again(self, handoff: KvHandle | None, why: str) -> None:
         """Begins the next attempt, on no worker yet. `why`: the code of what ended the last one."""

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from redis.asyncio import Redis
 
+from app.addresses.host_address import address_towards
 from app.batch.file_store import FileStore
 from app.batch.storage import Storage
 from app.bounded.turn_threads import TurnThreads
@@ -25,6 +26,7 @@ from app.dispatch.fleet.fleet_reader import FleetReader
 from app.dispatch.fleet.index_sweep import IndexSweep
 from app.dispatch.fleet.pool_control import PoolControl
 from app.dispatch.media.expansions import Expansions
+from app.dispatch.media.large_samples import LargeSamples
 from app.dispatch.media.media_reader import MediaReader
 from app.dispatch.media.media_store import MediaStore
 from app.dispatch.models.adapter_table import AdapterTable
@@ -50,7 +52,7 @@ from app.running.ending import end_tasks
 from app.settings import Settings
 from app.store import Wire, clock
 from app.store.wire_version import check, keep_noting, note
-from app.telemetry import HELD, IN_FLIGHT
+from app.telemetry import HELD, HELD_SAMPLES, IN_FLIGHT
 from app.tenants.admission import admitted
 from app.tracing.tracer import Tracer, tracer_of_environment
 from app.usage.outbox import UsageOutbox
@@ -141,6 +143,13 @@ class Runtime(Deployment):
             await self.aliases.refresh(self.wire, self.keys)
 
 
+def _media_store(settings: Settings, home: Cell) -> MediaStore:
+    address = settings.address or address_towards(settings.redis_url)
+    large = LargeSamples(address, settings.media_port, home.fleet.collects)
+    HELD_SAMPLES.set_function(lambda: large.sizes.get("all", 0))
+    return MediaStore(home.redis, home.keys, settings.patience_s, settings.media_held, settings.media_left_s, large)
+
+
 @asynccontextmanager
 async def running(deployment: Deployment, *, elsewhere: bool = False) -> AsyncIterator[Runtime]:
     """Starts also without Redis: then each request gets StoreDown.
@@ -171,7 +180,7 @@ async def running(deployment: Deployment, *, elsewhere: bool = False) -> AsyncIt
         wake_pool=control.wake_soon,
         token_redis=home.token_redis,
         broker=home.broker,
-        media=MediaStore(redis, keys, settings.patience_s, settings.media_held, settings.media_left_s),
+        media=_media_store(settings, home),
         timelines=timelines,
         expansions=None if deployment.media is None else expansions,
         recorder=recorder if elsewhere else None,
@@ -253,6 +262,8 @@ async def running(deployment: Deployment, *, elsewhere: bool = False) -> AsyncIt
         await end_tasks(background)
         if dispatcher.usage is not None:
             await dispatcher.usage.close()
+        if dispatcher.media is not None:
+            await dispatcher.media.close()
         if deployment.tracer is not None:
             await asyncio.to_thread(deployment.tracer.close)
         await asyncio.gather(*(cell.close(api) for cell in (home, *others)))

@@ -110,7 +110,7 @@ class MediaInput(Struct, frozen=True):
     """A picture, a sound or an embedding, with its samples as `media.shape` says."""
 
     media: Media
-    data: bytes
+    data: bytes | bytearray
     embedding: Embedding | None = None  # of a picture; checked to be as `EngineInfo.embeddings` says
 
 

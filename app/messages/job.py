@@ -3,6 +3,7 @@
 from msgspec import Struct
 
 from app.ids import ApiId, PoolId, RequestId, RunId, WorkerId, run_id
+from app.messages.held import HeldSamples
 from app.messages.kinds import GrammarKind, PictureFormat, StageKind, Task
 from app.messages.media import Media
 from app.messages.trace import log_names
@@ -156,6 +157,7 @@ class Job(Struct, frozen=True, array_like=True):
     turn: str = ""  # `Client.turn`, where a worker's clients wait in turns: if it has a grammar
     # Its prompt as the template wrote it, which the engine expands to `prompt`; empty: each medium is one token there.
     written: list[int] = []
+    held: HeldSamples | None = None  # of its media, those that its API replica holds; all others are in Redis
 
     @property
     def names(self) -> dict[str, str]:

@@ -74,6 +74,7 @@ class Worker(Struct, frozen=True, array_like=True):
     # its end. Where `grid` says everywhere, it leaves all.
     leaves: int = 0
     signs: list[MediaSign] = []  # of kinds about which its engine can be asked
+    collects: bool = False  # it collects large samples from who awaits their request; else it reads all in Redis
 
     @property
     def takes(self) -> set[MediaKind]:

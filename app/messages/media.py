@@ -25,7 +25,7 @@ class Frame(Struct, frozen=True, array_like=True):
 
 
 class Media(Struct, frozen=True, array_like=True):
-    """A picture, a sound, a video or an embedding in a prompt. Its samples are in `media:<sha256>`."""
+    """A picture, a sound, a video or an embedding in a prompt. Its samples are in `media:<sha256>`, or `Job.held`."""
 
     kind: MediaKind
     sha256: str  # hexadecimal, of kind, shape and samples: the same picture by URL, data or file is one

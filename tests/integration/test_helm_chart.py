@@ -115,7 +115,7 @@ def test_every_variable_is_a_setting_that_can_be_read(example: str, monkeypatch:
     own = {entry["name"] for container in containers(docs) for entry in container.get("env", [])}
     assert {f"XYLEM_{name.upper()}" for name in Settings.model_fields} >= settings.keys() | own
     more = {"planned": {"XYLEM_KUBERNETES_NAME"}, "disaggregated": {"XYLEM_GRPC_PORT"}}.get(example, set())
-    assert own == {"XYLEM_REDIS_URL", "XYLEM_ADDRESS", "XYLEM_WORKER_PORT"} | more
+    assert own == {"XYLEM_REDIS_URL", "XYLEM_ADDRESS", "XYLEM_WORKER_PORT", "XYLEM_MEDIA_PORT"} | more
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
     assert load_settings().pools_file == Path("/etc/xylem/pools.yaml")
@@ -237,7 +237,7 @@ def test_a_port_for_grpc_is_opened_where_it_is_given() -> None:
     for example, names in port_names.items():
         docs = rendered(example)
         (api,) = (container for container in containers(docs) if container["name"] == "api")
-        assert [p["name"] for p in api["ports"]] == ["http", *names]
+        assert [p["name"] for p in api["ports"]] == ["http", *names, "media"]
         assert [e["value"] for e in api.get("env") or () if e["name"] == "XYLEM_GRPC_PORT"] == ["8001"] * len(names)
         service = named(docs, "Service", "xylem-api")["spec"]
         assert [p["name"] for p in service["ports"]] == ["http", *names]
@@ -285,7 +285,9 @@ def test_the_ports_that_the_guide_lists_are_those_that_the_policies_open() -> No
         for port in container.get("ports", [])
     }
     assert {(of, name, number) for of, name, number, _ in rows} == pod_ports
-    let_in = {of: set(re.findall(r"`(\w+From)`", who)) for of, _, _, who in rows}
+    let_in = {of: set[str]() for of, *_ in rows}
+    for of, _, _, who in rows:
+        let_in[of] |= {*re.findall(r"`(\w+From)`", who)}
     for policy in of_kind(docs, "NetworkPolicy"):
         rules = policy["spec"].get("ingress", [])
         peers = [peer for rule in rules for peer in rule.get("from", [])]
@@ -293,6 +295,8 @@ def test_the_ports_that_the_guide_lists_are_those_that_the_policies_open() -> No
         assert {peer["id"] for peer in peers if "id" in peer} == let_in[component], component
         pods_let_in = {peer["podSelector"]["matchLabels"][label] for peer in peers if "podSelector" in peer}
         assert pods_let_in == {
+            "api": {"worker"},
+            "batch": {"worker"},
             "worker": {"worker"},
             "valkey": {"api", "worker", "batch", "flower", "planner", "usage"},
         }.get(component, set())

@@ -9,6 +9,7 @@ from base64 import b64encode, encodebytes, urlsafe_b64encode
 from collections.abc import AsyncIterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+from weakref import ref
 
 import pytest
 import pytest_asyncio
@@ -380,3 +381,18 @@ async def test_a_video_beyond_its_bounds_is_refused(made: dict[str, int], reason
     with pytest.raises(RequestError) as refusal:
         await guarded.loader().load_video(MediaSource("video", PARAM, data=video(**made)))  # type: ignore[arg-type]
     assert reason in refusal.value.message
+
+
+async def test_requests_that_show_the_same_picture_at_once_have_it_once(guarded: Guards, tmp_path: Path) -> None:
+    """The way by which it came does not matter. With the last of them it is gone."""
+    reader = MediaReader(guarded.loader(), Storage(str(tmp_path)), 2**20)
+    origin = Origin("image", "data:image/png;base64," + b64encode(picture()).decode())
+    (first,) = (await reader.read({origin: PARAM}, Asker())).values()
+    (again,) = await reader.uploaded([_data(picture("WEBP", lossless=True))])
+    assert first.shared is not None
+    assert first.data is again.data
+    last = ref(first.shared)
+    del first
+    assert last() is again.shared
+    del again
+    assert last() is None

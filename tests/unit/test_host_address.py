@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from workers.host_address import address_towards
+from app.addresses.host_address import address_towards
 
 
 @pytest.mark.parametrize("url", ["redis://127.0.0.1:6379/0", "rediss://user:pass@localhost", "unix:///run/redis.sock"])

@@ -6,6 +6,7 @@ from typing import Any
 from celery import bootsteps
 from celery.worker.components import Timer
 
+from app.addresses.host_address import address_towards
 from app.batch.fair_share import PARTS
 from app.celery import app, settings
 from app.errors import XylemError
@@ -13,7 +14,6 @@ from app.ids import BATCH_QUEUE
 from app.tasks import batch as tasks
 from app.telemetry import logger
 from workers.hangup import end_on_hangup
-from workers.host_address import address_towards
 from workers.worker_port import listening
 
 log = logger(__name__)

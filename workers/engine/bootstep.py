@@ -13,6 +13,7 @@ from celery.signals import celeryd_init, setup_logging
 from celery.worker.components import Timer
 from redis.exceptions import RedisError
 
+from app.addresses.host_address import address_towards
 from app.celery import app, settings
 from app.engines.base import EngineInfo, Metered
 from app.errors import SettingsError, WireMismatch, XylemError
@@ -49,7 +50,6 @@ from workers.engine.task_room import TaskRoomStep
 from workers.engine.warm_up import warm_up
 from workers.engine.worker_commands import run_commands
 from workers.hangup import end_on_hangup
-from workers.host_address import address_towards
 from workers.restart_pauses import RestartPausesStep
 from workers.worker_port import listening
 

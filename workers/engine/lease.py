@@ -99,6 +99,7 @@ class LeaseKeeper:
             unindexed=why_unindexed(info),
             leaves=leaves(info.groups) if info.groups else 0,
             signs=list(info.signs),
+            collects=True,
         )
 
     async def register(self) -> None:

@@ -161,7 +161,7 @@ class Prompts:
             raise failures[0]
 
     async def _store_samples(self) -> None:
-        """Raises: RequestError, Saturated, DeadlineOver, StoreDown."""
+        """Raises: RequestError, Saturated, DeadlineOver, StoreDown, MediaLost."""
         jobs = self._jobs
         data = {one.media.sha256: one.data for one in jobs.plan.samples.values() if one.data is not None}
         store = self._dispatcher.media
@@ -169,9 +169,10 @@ class Prompts:
         if data:
             left_s = jobs.deadline - clock.now()
             samples = Samples(self._request, jobs.client, data, left_s, waits=jobs.plan.aside)
-            await store.put(samples)
+            offer = await store.put(samples)
             for inflight in self.in_flight:
                 inflight.samples = samples
+                inflight.held_at(offer)
         else:
             await store.adopt(self._request)
 

@@ -145,10 +145,10 @@ class Retry:
                 turn.over()
 
     async def _store_again(self, inflight: InFlight) -> None:
-        """Its media, which Redis has lost: waits for room, as the request has been accepted. Raises: XylemError."""
+        """Its media, which its worker did not get: waits for room, as it has been accepted. Raises: XylemError."""
         samples, media = inflight.samples, self._media
         assert samples is not None
         assert media is not None
-        await media.put(samples._replace(deadline_s=inflight.ends_at - time.monotonic(), waits=True))
+        inflight.held_at(await media.put(samples._replace(deadline_s=inflight.ends_at - time.monotonic(), waits=True)))
         if self._in_flight.get(inflight.job.request) is not inflight:  # it has ended meanwhile, and they were released
             media.release(samples.request)

@@ -132,6 +132,10 @@ class FleetLeases:
         workers = [lease.worker for pool in pools for lease in self._fleets[pool].leases.values()]
         return not workers or any(kind in worker.takes for worker in workers)
 
+    def collects(self) -> bool:
+        """Whether all workers collect large samples, as of the last look: those of older versions don't."""
+        return all(lease.worker.collects for fleet in self._fleets.values() for lease in fleet.leases.values())
+
     def missing(self, workers: Mapping[WorkerId, PoolId]) -> dict[WorkerId, PoolId]:
         """Workers without a lease that is understood, as of the last look: those that requests are on, and members."""
         leased_workers = {worker for fleet in self._fleets.values() for worker in fleet.leases}

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, NamedTuple
+from weakref import WeakValueDictionary
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -61,11 +62,18 @@ class Learned(Struct, frozen=True):
         return tokens
 
 
+class SharedBytes(Struct, frozen=True, weakref=True):
+    """Samples that all requests of this process have which show the same at the same time."""
+
+    data: bytes
+
+
 class Sample(Struct, frozen=True):
     media: Media  # not placed in a prompt yet
     data: bytes | None  # None: it is in Redis since the request came
     param: str = ""  # the name of the first part with it
     becomes: "Learned | None" = None  # None: the model's files say it
+    shared: SharedBytes | None = None  # with the data, which are in memory once for as long as anybody refers to this
 
 
 Samples = Mapping[Origin, Sample]
@@ -84,6 +92,7 @@ class MediaReader:
         """`storage`: of files. `most`: bytes of one of them. `files`, `expansions`: None: there is no Redis."""
         self._loader, self._storage, self._most = loader, storage, most
         self._files, self.expansions = files, expansions
+        self._shared: WeakValueDictionary[str, SharedBytes] = WeakValueDictionary()  # by their hashes
 
     def with_redis(self, files: FileStore, expansions: Expansions) -> "MediaReader":
         return MediaReader(self._loader, self._storage, self._most, files, expansions)
@@ -103,7 +112,8 @@ class MediaReader:
 
         async def samples(origin: Origin, param: str) -> list[Sample]:
             one = await self._loader.load(await self._source(origin, param, asker), barrier)
-            return [await _whole(one, param)] if whole_videos and isinstance(one, Video) else _samples(one)
+            new_samples = [await _whole(one, param)] if whole_videos and isinstance(one, Video) else _samples(one)
+            return [self._once(sample) for sample in new_samples]
 
         sample_lists = await side_by_side(samples(*entry) for entry in params.items())
         return {
@@ -115,7 +125,7 @@ class MediaReader:
     async def uploaded(self, sources: Sequence[MediaSource]) -> list[Sample]:
         """Pictures and masks that are files of a form. Raises: RequestError about a field, RateLimited."""
         await admitted()
-        return [_sample(picture) for picture in await self._loader.load_pictures(sources)]
+        return [self._once(_sample(picture)) for picture in await self._loader.load_pictures(sources)]
 
     async def recording(self, data: bytes, param: str, window_s: float) -> list[Sound]:
         """A recording in windows, as from `MediaLoader.load_recording`. Raises: RequestError, RateLimited."""
@@ -132,6 +142,12 @@ class MediaReader:
         self._loader.check_count(sources)
         barrier = all_of(sources)
         return await side_by_side(self._loader.load_windows(source, window_s, barrier) for source in sources)
+
+    def _once(self, sample: Sample) -> Sample:
+        """The same, with the bytes that another request in progress has of it, if there is one."""
+        assert sample.data is not None
+        only = self._shared.setdefault(sample.media.sha256, SharedBytes(sample.data))
+        return replace(sample, data=only.data, shared=only)
 
     async def _source(self, origin: Origin, param: str, asker: Asker) -> MediaSource:
         if origin.file_id is None:

@@ -41,7 +41,7 @@ REAL_ENGINE = tuple(
 )  # fmt: skip
 OTHER_ENGINES = ("mock", "trtllm")
 # Files that take minutes, most of which they wait: whoever begins one last ends last.
-LONG = tuple(f"tests/acceptance/test_{name}" for name in ("benchmarks", "planner", "upgrade"))
+LONG = tuple(f"tests/acceptance/test_{name}" for name in ("benchmarks", "planner", "upgrade", "fair_shares"))
 
 
 @pytest.hookimpl(wrapper=True)

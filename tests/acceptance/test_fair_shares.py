@@ -12,7 +12,6 @@ from ops.bench.tenants.shares import WEIGHTS, beside_floods, beside_long_prompts
 _STEP_MS = 25.0
 
 
-@pytest.mark.alone
 @pytest.mark.timeout(400)
 def test_two_floods_share_the_engines_by_weight_and_a_third_tenant_hardly_waits(tmp_path: Path) -> None:
     """The floods last 40 seconds.
@@ -25,7 +24,6 @@ def test_two_floods_share_the_engines_by_weight_and_a_third_tenant_hardly_waits(
     assert sorted(ttfts)[int(0.9 * len(ttfts))] < median(a.at - a.began for a in answers) / 3
 
 
-@pytest.mark.alone
 @pytest.mark.timeout(400)
 def test_a_flood_of_long_prompts_takes_no_more_than_its_share(tmp_path: Path) -> None:
     """Half of the engines, with 8,000-token prompts and short answers, beside short prompts and longer answers.

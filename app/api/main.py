@@ -60,8 +60,9 @@ from app.errors import SettingsError
 from app.messages.kept import KeptRequest
 from app.openai.answer_types import Refusal
 from app.running.ending import end_tasks
+from app.running.log_lines import setup_logging
 from app.settings import Settings, load_settings
-from app.telemetry import logger, setup_logging
+from app.telemetry import logger
 from app.tenants.charge import Charge
 from app.tenants.ledger import Ledger
 from app.tenants.limits import begun_before

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from app.telemetry import _frames, setup_logging
+from app.running.log_lines import _frames, setup_logging
 
 
 def shown(exc: BaseException) -> str:

@@ -26,10 +26,10 @@ from app.pools.schema import Pool
 from app.runner import runner as runners
 from app.runner.engine_factory import create_engine
 from app.running.ending import end_tasks
+from app.running.log_lines import setup_logging as setup_xylem_logging
 from app.store import sync_client
 from app.store.wire_version import check, keep_noting, note
 from app.telemetry import logger
-from app.telemetry import setup_logging as setup_xylem_logging
 from app.tokenizing.tokenizer import load_tokenizer
 from workers.engine.adapter_keeper import keeper_of
 from workers.engine.canary import Canary

@@ -7,10 +7,11 @@ from contextlib import suppress
 from app.errors import SettingsError, StoreDown, XylemError
 from app.pools.pools_file import load_pools
 from app.running.ending import end_signals
+from app.running.log_lines import setup_logging
 from app.settings import load_settings
 from app.store import Wire, async_client
 from app.store.wire_version import check, keep_noting, note
-from app.telemetry import logger, setup_logging
+from app.telemetry import logger
 from workers.planner.process import Planner
 from workers.planner.scalers import scaler_of
 from workers.planner.scalers.base import RedisScaler

@@ -5,10 +5,11 @@ from contextlib import suppress
 
 from app.errors import StoreDown, UsageDown, XylemError
 from app.running.ending import end_signals, end_tasks
+from app.running.log_lines import setup_logging
 from app.settings import Settings, load_settings
 from app.store import Wire, async_client
 from app.store.wire_version import check, keep_noting, note
-from app.telemetry import logger, setup_logging
+from app.telemetry import logger
 from app.usage.database import UsageDatabase
 from workers.usage.writer import UsageWriter
 

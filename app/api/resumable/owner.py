@@ -3,13 +3,12 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
+from app.api.resumable.ended_answers import Ended, EndedAnswers
 from app.api.resumable.store import REFUSALS, Found, Lost, Over, ResumableStore, Unkept
 from app.dispatch.answering.generation import Generation
 from app.dispatch.answering.prompts import Adopted
@@ -28,7 +27,6 @@ log = logger(__name__)
 
 _EVERY_S = 0.5
 _RETRY_S = 0.2
-_UNSAVED_S = 5.0  # Redis writes to its disk each second, and up to two later where that is busy; then some looks
 _NOT_UNDERSTOOD = "No API replica of this version can continue this answer."
 _GIVEN_UP = "API replicas died each time they continued this answer. It is not continued again."
 
@@ -51,16 +49,6 @@ class Run:
     unkept: list[bytes] | None = None  # its log, once there is no room for it in Redis: for those who read it here
 
 
-class Ended(NamedTuple):
-    """An answer whose end is in Redis, but not on its disk for certain."""
-
-    kept: KeptRequest
-    epoch: int
-    batches: list[bytes]
-    is_whole: bool
-    at: float  # monotonic
-
-
 class AnswerOwner:
     """The owner of this replica's kept answers, on the API's event loop."""
 
@@ -79,7 +67,7 @@ class AnswerOwner:
         self._resumable_store, self._prepare, self._adopt_s = resumable_store, prepare, adopt_s
         self._at_end = at_end
         self._running: dict[RequestId, Run] = {}
-        self._ended: dict[RequestId, Ended] = {}
+        self._ended = EndedAnswers(resumable_store, lambda request: self.wrote(request).set())
         self._missing: dict[ApiId, float] = {}
         self._idle: set[RequestId] = set()  # owned, and not running at the last check
 
@@ -119,7 +107,7 @@ class AnswerOwner:
         """Raises: StoreDown."""
         try:
             await self._give_up()
-            await self._end_again(time.monotonic())
+            await self._ended.end_again(time.monotonic())
             await self._adopt(time.monotonic())
         except StoreDown:
             self._missing.clear()  # live replicas could not renew their leases
@@ -141,22 +129,6 @@ class AnswerOwner:
         await self._drop(
             {r: now.ended for (r, mine), now in zip(own.items(), standings, strict=True) if now and now.epoch != mine}
         )
-
-    async def _end_again(self, now: float) -> None:
-        """Writes what a Redis that came back without its last seconds has lost of answers that were made here.
-
-        Another owner, also this one, would make the rest anew, of which readers have had some already.
-        """
-        standings = await self._resumable_store.standing(list(self._ended))
-        for (request, one), standing in zip(list(self._ended.items()), standings, strict=True):
-            is_lost = standing is not None and standing.epoch == one.epoch and not standing.ended
-            if is_lost:
-                log.warning("answer_ended_again", request=request, **one.kept.names)
-                with suppress(Lost, Unkept):
-                    await self._resumable_store.note(one.kept, one.epoch, one.batches, ended=True, whole=one.is_whole)
-                self.wrote(request).set()
-            if is_lost or now - one.at > _UNSAVED_S:
-                del self._ended[request]
 
     async def _drop(self, requests: dict[RequestId, bool]) -> None:
         """Stops these here, which have ended (true), or which another replica continues."""
@@ -231,29 +203,8 @@ class AnswerOwner:
         handling: Handled | None = None,
     ) -> None:
         """Writes the answer's log, until the answer ends or another replica owns it. `handling`: of an adopted one."""
-        last: Event = Done(kept_request.id, 0)
         try:
-            call = generation if isinstance(generation, Generation) else await self._prepare(kept_request, generation)
-            call.outlives = True
-            self._running[kept_request.id].call = call
-            async with call:
-                if handling is not None:
-                    await handling.proved()
-                while events := await _next_events(kept_request.id, call):
-                    batches.append(encode(events))
-                    await self._note(kept_request, epoch, batches, ended=False)
-                for file in call.pictures.values():
-                    assert self._keep_file is not None
-                    await self._keep_file(kept_request, file)
-                last = Done(
-                    kept_request.id,
-                    0,
-                    call.cached_tokens,
-                    prompt_tokens=call.prompt_tokens,
-                    ended=round(clock.now(), 3),
-                )
-            if self._at_end is not None:
-                await self._at_end(kept_request, epoch, [*batches, encode([last])])
+            last = await self._follow(kept_request, epoch, batches, generation, handling)
         except Lost:
             return
         except XylemError as exc:
@@ -270,7 +221,34 @@ class AnswerOwner:
         except (Lost, KeptFull):
             return
         if not was_refused and self._running[kept_request.id].unkept is None:
-            self._ended[kept_request.id] = Ended(kept_request, epoch, batches, isinstance(last, Done), time.monotonic())
+            self._ended.add(Ended(kept_request, epoch, batches, isinstance(last, Done), time.monotonic()))
+
+    async def _follow(
+        self,
+        kept_request: KeptRequest,
+        epoch: int,
+        batches: list[bytes],
+        generation: Generation | Adopted,
+        handling: Handled | None,
+    ) -> Event:
+        """Makes the answer, and writes its events; returns its end. Raises: Lost; the error that ended it."""
+        call = generation if isinstance(generation, Generation) else await self._prepare(kept_request, generation)
+        call.outlives = True
+        self._running[kept_request.id].call = call
+        async with call:
+            if handling is not None:
+                await handling.proved()
+            while events := await _next_events(kept_request.id, call):
+                batches.append(encode(events))
+                await self._note(kept_request, epoch, batches, ended=False)
+            for file in call.pictures.values():
+                assert self._keep_file is not None
+                await self._keep_file(kept_request, file)
+            cached_tokens, now = call.cached_tokens, round(clock.now(), 3)
+            last = Done(kept_request.id, 0, cached_tokens, prompt_tokens=call.prompt_tokens, ended=now)
+        if self._at_end is not None:
+            await self._at_end(kept_request, epoch, [*batches, encode([last])])
+        return last
 
     async def _note(
         self, kept_request: KeptRequest, epoch: int, batches: list[bytes], *, ended: bool, **how: bool

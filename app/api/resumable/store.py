@@ -67,6 +67,9 @@ class Over(Lost):
     """The answer was cancelled."""
 
 
+_WHY_NOT = {-1: Lost, -3: Unkept, -4: Over}  # by what `append.lua` returns
+
+
 class ResumableStore:
     """All methods raise StoreDown."""
 
@@ -118,36 +121,22 @@ class ResumableStore:
         """
         keys = self._keys
         join_key = keys.joined(hashlib.sha256(f"{kept_request.key}\0{join}".encode()).hexdigest())
-        life_ms = round((kept_request.deadline - kept_request.created) * 1000) + self._keep_ms
         own = keys.kept(kept_request.id)
         conversation = ConversationId(kept_request.response.conversation)
         conversation_keys = keys.conversation(conversation) if conversation else (own, own)
         first_of = join_key if join else own
         names = own, keys.kept_of(self.api), keys.answer_owners(), first_of, *conversation_keys, *keys.kept_account()
-        values = (
-            kept_request.id,
-            self.api,
-            encode(kept_request),
-            life_ms,
-            epoch,
-            kept_request.id if join else "",
-            instead_of,
-            kept_request.key,
-        )
+        record = kept_request.id, self.api, encode(kept_request), self._life_ms(kept_request), epoch
+        joining = kept_request.id if join else "", instead_of, kept_request.key
         per_key, in_all = self._most
         most = (per_key if quota is None else quota.most, in_all) if bounded else ("", "")
         more = encode(kept_request.chat) if kept_request.chat else "", "" if read is None else read
-        ((full, first, wait_ms),) = await self._wire.execute([("EVAL", OWN, len(names), *names, *values, *most, *more)])
+        values = *record, *joining, *most, *more
+        ((full, first, wait_ms),) = await self._wire.execute([("EVAL", OWN, len(names), *names, *values)])
         if full == b"locked":
             raise ConversationLocked(param="conversation")
         if full:
-            own = "this tenant" if quota is not None and quota.of_tenant else "this API key"
-            whose = own if full == b"key" else "all clients"
-            raise KeptFull(
-                f"The kept answers of {whose} have used up their space. "
-                "Delete some, try again later, or ask for an answer that is not kept.",
-                retry_after_s=max(1, math.ceil(wait_ms / 1000)),
-            )
+            raise _kept_full(full == b"key", quota, wait_ms)
         return RequestId(first.decode()) if join else kept_request.id
 
     async def find(self, request: RequestId, key: KeyId) -> Found:
@@ -163,6 +152,10 @@ class ResumableStore:
         if record is None:
             raise RequestNotFound
         return decode_kept(record)
+
+    def _life_ms(self, kept_request: KeptRequest) -> int:
+        """The time that it is kept before its end."""
+        return round((kept_request.deadline - kept_request.created) * 1000) + self._keep_ms
 
     def _due(self, request: RequestId) -> int | str:
         """Returns when the webhook is to look at what ends now, ms; "": never."""
@@ -186,22 +179,19 @@ class ResumableStore:
         while True:
             own = keys.kept(kept_request.id), keys.log(kept_request.id), keys.kept_of(self.api)
             names = *own, keys.chats_of(kept_request.key), keys.untold(), *keys.kept_account()
-            end, life_ms = (
-                ("ended", min(self._keep_ms, _REFUSED_MS) if refused else self._keep_ms) if ended else ("", "")
-            )
-            if first <= 1 and not ended:
-                life_ms = round((kept_request.deadline - kept_request.created) * 1000) + self._keep_ms
+            life_ms: int | str = ""
+            if ended:
+                life_ms = min(self._keep_ms, _REFUSED_MS) if refused else self._keep_ms
+            elif first <= 1:
+                life_ms = self._life_ms(kept_request)
             score = round(kept_request.created * 1000) if kept_request.chat and whole else ""
             full = encode([Failed(kept_request.id, 0, KeptFull.code, _FULL)])
             due = self._due(kept_request.id) if kept_request.background else ""
+            end = "ended" if ended else ""
             values = kept_request.id, epoch, first, life_ms, end, score, *self._most, full, _REFUSED_MS, due
             (last,) = await self._wire.execute([("EVAL", APPEND, 7, *names, *values, *batches[first - 1 :])])
-            if last == -1:
-                raise Lost
-            if last == -4:
-                raise Over
-            if last == -3:
-                raise Unkept
+            if last in _WHY_NOT:
+                raise _WHY_NOT[last]
             if last == -2:
                 await self.put(kept_request, epoch, bounded=False)
                 first = 1
@@ -291,3 +281,13 @@ async def decoded(batches: Sequence[bytes]) -> list[list[Event]]:
         return [decode_events(batch) for batch in batches]
 
     return await asyncio.to_thread(decode) if sum(map(len, batches)) > _LARGE else decode()
+
+
+def _kept_full(of_one: bool, quota: Quota | None, wait_ms: int) -> KeptFull:
+    """`of_one`: the space of its key or tenant is used up, else that of all clients."""
+    own = "this tenant" if quota is not None and quota.of_tenant else "this API key"
+    return KeptFull(
+        f"The kept answers of {own if of_one else 'all clients'} have used up their space. "
+        "Delete some, try again later, or ask for an answer that is not kept.",
+        retry_after_s=max(1, math.ceil(wait_ms / 1000)),
+    )

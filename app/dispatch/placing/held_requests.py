@@ -129,28 +129,18 @@ class HeldRequests:
         Lines that wait for a worker, or for an adapter, take none from the others. Drops requests that are not
         `is_awaited` any more, or have waited too long.
         """
-        selection, now, trials = Taken([], [], []), time.monotonic(), dict[Line, list[InFlight]]()
+        selection = Taken([], [], [])
         if not self._lines:
             self._heads, self._taken = {}, {}
             return selection
+        now, trials = time.monotonic(), dict[Line, list[InFlight]]()
         kinds = {name: (*name[:2], self._taken.get(name) == 0) for name in self._lines}
         lines, counts = Counter(kinds.values()), Counter[tuple[Groups, bool, bool]]()
         for name, line in self._lines.items():
-            full = self._full.get(name, 0.0)
             aside = name[1]
-            if aside and now - full < LOOK_EVERY_S:
+            if aside and now - self._full.get(name, 0.0) < LOOK_EVERY_S:
                 continue  # aside requests aren't tried again at each end of a request, as online ones are
-            no_worker, over = self._gone.get(name), dict[InFlight, XylemError]()
-            for inflight in line:
-                why = _given_up(
-                    inflight, no_worker, waited=now - max(inflight.attempt.held_since, full) > self._patience_s
-                )
-                if why is not None:
-                    over[inflight] = why
-                elif now - inflight.attempt.held_since > _SILENT_S:
-                    selection.settled.append((inflight, None))
-            removals = line.drop(lambda f, over=over: f in over or not is_awaited(f))  # type: ignore[misc]
-            selection.settled.extend((inflight, over.get(inflight)) for inflight in removals)
+            self._drop_from(name, line, now, is_awaited, selection.settled)
             kind = kinds[name]
             room = _ROUND_WITHOUT if kind[-1] else _ROUND
             if counts[kind] < room:
@@ -165,6 +155,25 @@ class HeldRequests:
         self._taken |= {name: len(heads) for name, heads in trials.items() if heads}
         self._lines = {name: line for name, line in self._lines.items() if line}
         return selection
+
+    def _drop_from(
+        self,
+        name: Line,
+        line: FairLine[InFlight],
+        now: float,
+        is_awaited: Callable[[InFlight], bool],
+        settlements: list[tuple[InFlight, XylemError | None]],
+    ) -> None:
+        """Drops from a line who has waited too long or left. `settlements`: adds those whose `place` returns."""
+        full, no_worker, over = self._full.get(name, 0.0), self._gone.get(name), dict[InFlight, XylemError]()
+        for inflight in line:
+            is_over = now - max(inflight.attempt.held_since, full) > self._patience_s
+            why = _given_up(inflight, no_worker, waited=is_over)
+            if why is not None:
+                over[inflight] = why
+            elif now - inflight.attempt.held_since > _SILENT_S:
+                settlements.append((inflight, None))
+        settlements.extend((f, over.get(f)) for f in line.drop(lambda f: f in over or not is_awaited(f)))
 
     def waiting(self) -> Iterator[InFlight]:
         """Online requests that wait for room, and for nothing else."""

@@ -69,20 +69,15 @@ def task_message(
     """The bytes to LPUSH for `task([handoff,] request, attempt)`. `step` is one of PRIORITY_STEPS.
 
     With `then` it is chain(task, then_task), in that queue: a prefill's result is the handoff of a decode task.
-    `last`: the queue of the decode task behind these two.
-    `parent`: the id of the task behind which it comes in that chain.
-    `traceparent`: W3C's header, for whoever instruments Celery; the task reads it in the job.
+    `last`: the queue of the decode task behind these two. `parent`: the id of the task behind which it comes in that
+    chain. `traceparent`: W3C's header, for whoever instruments Celery; the task reads it in the job.
     `x_request_id` appears as a keyword argument in Celery's events, so in Flower; the task doesn't get it.
     """
     args = (request, attempt) if handoff is None else (msgspec.to_builtins(handoff), request, attempt)
     kwargs_repr = repr({"x_request_id": x_request_id}) if x_request_id else "{}"
     trace_headers = {"traceparent": traceparent} if traceparent else {}
-    chain = None
-    if then or last:
-        behind = [(DECODE_TASK, last), (then_task, then)]  # Celery takes the next one from the end
-        chain = [
-            _next_signature(name, to, request, attempt, kwargs_repr, headers=trace_headers) for name, to in behind if to
-        ]
+    links = (DECODE_TASK, last), (then_task, then)  # Celery takes the next one from the end
+    chain = _chain(links, request, attempt, kwargs_repr, trace_headers) if then or last else None
     body = [args, {}, {"callbacks": None, "errbacks": None, "chain": chain, "chord": None}]
     task_id = _task_id(task, queue, request, attempt)
     headers = {
@@ -135,26 +130,8 @@ def task_messages(job: Job, step: int, handoff: KvHandle | None, meets_at: str, 
                 task, queue, job.request, job.attempt, step, handoff=handoff, x_request_id=own, traceparent=trace
             )
         ]
-    encodes = [stage for stage in job.stages if stage.kind == "encode_pictures"]
-    if encodes:
-        first = job.stages[len(encodes)]
-        args = job.request, job.attempt, step
-        then, behind = worker_queue(first.pool, first.worker), job.stages[len(encodes) + 1 :]
-        last = worker_queue(behind[0].pool, behind[0].worker) if behind else None
-        messages = [
-            task_message(
-                PICTURES_TASK,
-                worker_queue(stage.pool, stage.worker),
-                *args,
-                then=then,
-                then_task=_TASKS[first.kind],
-                x_request_id=own,
-                last=last,
-                traceparent=trace,
-            )
-            for stage in encodes
-        ]
-        return messages + [b""] * (len(job.stages) - len(encodes))
+    if stage.kind == "encode_pictures":
+        return _picture_messages(job, step)
     tasks = [
         (_TASKS[stage.kind], worker_queue(stage.pool, stage.worker), job.request, job.attempt, step)
         for stage in job.stages
@@ -165,6 +142,29 @@ def task_messages(job: Job, step: int, handoff: KvHandle | None, meets_at: str, 
     room = secrets.randbits(62)
     kv_source = Rendezvous(host, int(port), room - room % ranks + stage.rank)
     return [task_message(*task, kv_source, x_request_id=own, traceparent=trace) for task in tasks]
+
+
+def _picture_messages(job: Job, step: int) -> list[bytes]:
+    """The same as `task_messages`, where other workers encode its pictures first."""
+    encodes = [stage for stage in job.stages if stage.kind == "encode_pictures"]
+    first, behind = job.stages[len(encodes)], job.stages[len(encodes) + 1 :]
+    args = job.request, job.attempt, step
+    then = worker_queue(first.pool, first.worker)
+    last = worker_queue(behind[0].pool, behind[0].worker) if behind else None
+    messages = [
+        task_message(
+            PICTURES_TASK,
+            worker_queue(stage.pool, stage.worker),
+            *args,
+            then=then,
+            then_task=_TASKS[first.kind],
+            x_request_id=_own_id(job),
+            last=last,
+            traceparent=job.traceparent,
+        )
+        for stage in encodes
+    ]
+    return messages + [b""] * (len(job.stages) - len(encodes))
 
 
 def next_message(job: Job, handoff: KvHandle) -> tuple[QueueName, int, bytes]:
@@ -217,6 +217,17 @@ def _own_id(job: Job) -> str:
 def _shown(handoff: Handoff) -> Any:
     """A handoff in Celery's events: whole, it may have kilobytes."""
     return {"holder": handoff.holder} if isinstance(handoff, KvHandle) else "a handoff"
+
+
+def _chain(
+    links: Sequence[tuple[str, QueueName | None]],
+    request: RequestId,
+    attempt: int,
+    text: str,
+    headers: Mapping[str, str],
+) -> list[dict[str, Any]]:
+    """The chain of those tasks that have a queue. `text`, `headers`: as in `_next_signature`."""
+    return [_next_signature(task, queue, request, attempt, text, headers=headers) for task, queue in links if queue]
 
 
 def _next_signature(

@@ -81,7 +81,7 @@ upgrade: .venv/.dev ## [FROM=commit]: a fleet of an older version is replaced pr
 media: .venv/.dev .venv/.sglang .xylem/models/whisper-tiny.en/config.json ## tests with real models of pictures and sound: some minutes
 	@$(BIN)/pytest -m media tests
 
-tiers: .venv/.dev .xylem/models/SmolLM2-135M-Instruct/config.json ## tests of real engines with KV in tiers: folders, buckets, full and broken ones (as root: it mounts a small disk)
+tiers: .venv/.dev .venv/.sglang .xylem/models/SmolLM2-135M-Instruct/config.json ## tests of real engines with KV in tiers: folders, buckets, full and broken ones (as root: it mounts a small disk)
 	@$(BIN)/pytest -m tiers tests
 
 nodes: .venv/.dev .venv/.sglang .xylem/models/SmolLM2-135M-Instruct/config.json ## tests of real engines over several hosts, each a network namespace (as root, with iproute2; twenty minutes)

@@ -1,4 +1,4 @@
-"""A plugin of SGLang's: three of its assumptions about GPUs, undone where there is none.
+"""A plugin of SGLang's: four of its assumptions about GPUs, undone where there is none.
 
 SGLang loads it in each of its processes. The adapter (`app/engines/sglang/`) knows nothing of it.
 """
@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 _CONN = "sglang.srt.disaggregation.nixl.conn"
+_HOST_POOLS = "sglang.srt.mem_cache.pool_host"
 _MAKERS = ("empty", "full", "ones", "tensor", "zeros")
 _PROGRESS_EVERY_US = 1000  # the longest sleep of NIXL's progress thread; NIXL's Python sets 0
 
@@ -25,6 +26,10 @@ def register() -> None:
     HookRegistry.register(f"{_CONN}._unpack_kv_mem_kinds", _in_memory, HookType.REPLACE)
     # Else NIXL's progress thread takes a whole core, also when nothing is to be done.
     HookRegistry.register(f"{_CONN}.NixlKVManager.__init__", _let_nixl_sleep, HookType.BEFORE)
+    # Its cache in host memory is copied by kernels, and registered with CUDA.
+    for kind in ("MHA", "MLA"):
+        host_pool = f"{_HOST_POOLS}.{kind.lower()}.{kind}TokenToKVPoolHost"
+        HookRegistry.register(f"{host_pool}.__init__", _let_torch_copy, HookType.BEFORE)
     unpin()
 
 
@@ -50,6 +55,19 @@ def _unpinned(make: Any) -> Any:
         return make(*args, **kwargs)
 
     return unpinned
+
+
+def _let_torch_copy(*_args: Any, **_kwargs: Any) -> None:
+    from sglang.srt.mem_cache.pool_host import base, common, mha, mla
+
+    base.HICACHE_HOST_MEMORY_RESERVE_BYTES = 2**30  # its 10 GiB leave small machines nothing
+    common.ALLOC_MEMORY_FUNCS["cpu"] = common.alloc_with_pin_memory
+    mha.transfer_kv_direct = mla.transfer_kv_direct = _copy_rows
+
+
+def _copy_rows(*, src_layers: Any, dst_layers: Any, src_indices: Any, dst_indices: Any, page_size: int) -> None:  # noqa: ARG001 (the kernel's interface)
+    for source, target in zip(src_layers, dst_layers, strict=True):
+        target[dst_indices] = source[src_indices]
 
 
 def _let_nixl_sleep(*_args: Any, **_kwargs: Any) -> None:

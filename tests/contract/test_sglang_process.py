@@ -166,15 +166,18 @@ def test_a_model_that_sglang_would_embed_wrongly_is_refused() -> None:
         create_engine(make_pool("sglang", task="embed", path=MODEL_DIR))
 
 
-def test_tiers_are_its_hierarchical_cache_and_refused_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiers_are_its_hierarchical_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The way of copying on a CPU is one that needs no kernels."""
     from app.engines.sglang import args
 
     pool = make_pool("sglang", tiers={"host_gb": 7.5})
-    with pytest.raises(SettingsError, match="tiers: on a CPU"):
-        args.engine_args(pool, "127.0.0.1")
+    fields = args.engine_args(pool, "127.0.0.1").fields
+    assert (fields["enable_hierarchical_cache"], fields["hicache_size"]) == (True, 8)
+    assert (fields["hicache_io_backend"], fields["hicache_mem_layout"]) == ("direct", "layer_first")
     monkeypatch.setattr("torch.accelerator.is_available", lambda: True)
     fields = args.engine_args(pool, "127.0.0.1").fields
     assert (fields["enable_hierarchical_cache"], fields["hicache_size"]) == (True, 8)
+    assert "hicache_io_backend" not in fields
     assert fields.keys() <= API["ServerArgs"]["fields"].keys()
     with pytest.raises(SettingsError, match=r"tiers.disk=s3://b/kv"):
         args.engine_args(make_pool("sglang", tiers={"host_gb": 1, "disk": "s3://b/kv"}), "127.0.0.1")

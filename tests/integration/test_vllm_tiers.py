@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, contextmanager
 from itertools import count
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import pytest
 import s3fs
@@ -31,9 +31,6 @@ from tests.contract.conftest import model_dir
 from tests.forkserver import forks_of
 from tests.s3 import access, s3_server
 from tests.shallow import shallow_model
-
-if TYPE_CHECKING:
-    from app.engines.vllm import VllmEngine
 
 pytestmark = [
     pytest.mark.real_engine,
@@ -55,7 +52,7 @@ class Answer(NamedTuple):
 
 
 class Asker:
-    def __init__(self, pool: Pool, engine: "VllmEngine", info: EngineInfo) -> None:
+    def __init__(self, pool: Pool, engine: Any, info: EngineInfo) -> None:
         self.pool, self.engine, self.info = pool, engine, info
 
     async def ask(self, seed: int, salt: str | None = None, tiers: TierUse = "all", rank: int = 0) -> Answer:
@@ -104,7 +101,7 @@ async def started(args: dict[str, Any] | None = None, **settings: Any) -> AsyncI
         "args": {"kv_cache_memory_bytes": ROOM * BLOCK_BYTES} | (args or {}), **settings,
     })  # fmt: skip
     with forks_of("vllm"):
-        engine = cast("VllmEngine", create_engine(pool))
+        engine = create_engine(pool)
         info = await engine.start()
         try:
             yield Asker(pool, engine, info)

@@ -50,6 +50,8 @@ _CPU_DEFAULTS = {
     "disable_overlap_schedule": True,
     "sleep_on_idle": True,
     "mem_fraction_static": 0.3,
+    "hicache_io_backend": "direct",
+    "hicache_mem_layout": "layer_first",
 }
 _CPU_TOKENS = 16_384  # in the KV cache, or as many as one request may have
 # Of pools whose args have enable_lora, since adapters come when SGLang runs; the rank is vLLM's.
@@ -106,7 +108,7 @@ def engine_args(pool: Pool, address: str, node: Node | None = None) -> SglangArg
         **(_cpu_defaults(pool) if on_cpu else {}),
         **_handoff(pool, on_cpu=on_cpu),
         **_lora(arguments, on_cpu=on_cpu),
-        **_tiers(pool, on_cpu=on_cpu),
+        **_tiers(pool),
         **_tracing(),
         **arguments,
         **own_arguments,
@@ -121,14 +123,12 @@ def _tracing() -> dict[str, Any]:
     return {"enable_trace": True, "otlp_traces_endpoint": endpoint} if endpoint else {}
 
 
-def _tiers(pool: Pool, *, on_cpu: bool) -> dict[str, Any]:
+def _tiers(pool: Pool) -> dict[str, Any]:
     """SGLang's HiCache. Raises: SettingsError."""
     if pool.tiers is None:
         return {}
     if pool.tiers.disk is not None:
         raise SettingsError(f"tiers.disk={pool.tiers.disk}: SGLang has stores of its own, args.hicache_storage_backend")
-    if on_cpu:
-        raise SettingsError("tiers: on a CPU, SGLang has none")
     return {"enable_hierarchical_cache": True, "hicache_size": math.ceil(pool.tiers.host_gb)}  # whole GB
 
 

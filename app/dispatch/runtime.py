@@ -147,7 +147,9 @@ def _media_store(settings: Settings, home: Cell) -> MediaStore:
     address = settings.address or address_towards(settings.redis_url)
     large = LargeSamples(address, settings.media_port, home.fleet.collects)
     HELD_SAMPLES.set_function(lambda: large.sizes.get("all", 0))
-    return MediaStore(home.redis, home.keys, settings.patience_s, settings.media_held, settings.media_left_s, large)
+    return MediaStore(
+        home.redis, home.keys, settings.patience_s, settings.media_held, settings.media_left_s, large=large
+    )
 
 
 @asynccontextmanager

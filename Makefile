@@ -20,7 +20,7 @@ UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --universal --python-version 
 FOR_CPU := $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS),--torch-backend cpu) --excludes requirements/cpu-excludes.txt \
 	--overrides requirements/cpu-overrides.txt --overrides requirements/torch-cpu.txt --no-emit-package torch
 
-.PHONY: help run test test-fast test-all check docs reference walk lines away chaos soak smoke upgrade media tiers nodes helm images fuzz clients conformance templates readback bench models engines pictures lock lint-docker clean
+.PHONY: help run test test-fast test-all check docs reference walk lines away chaos soak smoke upgrade media tiers nodes helm images gpu fuzz clients conformance templates readback bench models engines pictures lock lint-docker clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -94,6 +94,9 @@ helm: .venv/.dev ## lint and render the chart of ops/helm, and check what it mak
 images: .venv/.dev ## [IMAGES="api worker-cpu" BASE= SOURCE=]: build docker/ without a daemon, as root, list their packages, run them (CPU: 3 GB, ten minutes)
 	@BASE=$(BASE) SOURCE=$(SOURCE) ops/images/build.sh $(IMAGES)
 	@$(BIN)/pytest -m images tests
+
+gpu: ## [MINUTES=15 REHEARSE=]: what only a GPU shows, of vLLM, SGLang and TensorRT-LLM as far as they are installed or can be: a table, and one line of JSON (fifteen minutes; REHEARSE=1: without a GPU, what engines for CPUs can show)
+	@$(PYTHON) -m ops.gpu --minutes $(if $(filter command,$(origin MINUTES)),$(MINUTES),15) $(if $(REHEARSE),--rehearse)
 
 fuzz: .venv/.dev ## [FUZZ_TIMES=20]: the odd inputs of `make test`, so many times as many, other ones each time (20: half an hour)
 	@FUZZ_TIMES=$(FUZZ_TIMES) $(BIN)/pytest -q tests/fuzz --numprocesses 2 --timeout $$((120 * $(FUZZ_TIMES)))

@@ -26,7 +26,7 @@ _LOGS = _ROOT / ".xylem/test-all"
 _AS_ROOT = ("tiers", "nodes", "images")
 GROUPS: dict[str, Sequence[str]] = {
     **{name: ("make", name) for name in ("test", "media", "tiers", "nodes", "helm", "images")},
-    "gpu": (".venv/bin/pytest", "-m", "gpu", "tests"),
+    "gpu": ("make", "gpu"),
 }
 _SUMMARY = re.compile(r"^=* ?(\d+ \w+(?:, \d+ \w+)*) in [\d.]+s", re.MULTILINE)
 _SKIPPED = re.compile(r"^SKIPPED \[\d+\] [^ ]+: (.+)$", re.MULTILINE)

@@ -19,7 +19,7 @@ from ops.docs.collected import uncollected
 
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(__file__).parent / "rows"
-ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "diffusers": "diffusers", "mock": "mock"}
+ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "diffusers": "diffusers", "trtllm": "TensorRT-LLM", "mock": "mock"}
 WORDS = ("yes", "no", "gpu", "open", "elsewhere")
 _ALL = "state"
 _NEEDS_NOTE = ("no", "elsewhere")

@@ -4,7 +4,7 @@ import gc
 import json
 import os
 from collections.abc import AsyncIterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ def _children() -> set[psutil.Process]:
     return {child for child in children if "resource_tracker" not in " ".join(child.cmdline())}
 
 
-def _profiling(folder: Path) -> dict[str, dict[str, Any]]:
+def profiling(folder: Path) -> dict[str, dict[str, Any]]:
     """Arguments with which records are short."""
     profiler_config = {"profiler": "torch", "torch_profiler_dir": str(folder), "torch_profiler_with_stack": False}
     quiet = {"SGLANG_PROFILE_WITH_STACK": "false", "SGLANG_PROFILE_RECORD_SHAPES": "false"}
@@ -86,18 +86,22 @@ def loading(engine: str) -> AbstractContextManager[None]:
 @pytest_asyncio.fixture(loop_scope="module", scope="module", params=["mock", "trtllm", "vllm", "sglang"])
 async def subject(request: pytest.FixtureRequest, profiles: Path) -> AsyncIterator[Subject]:
     engine = request.param
-    pool = make_pool(engine, args=_ARGS[engine] | _profiling(profiles).get(engine, {}))
     with loading(engine):
-        before = _children()
-        loaded_engine = create_engine(pool)
-        if isinstance(loaded_engine, Metered):
-            loaded_engine.keep_metrics()
-        info = await loaded_engine.start()
-        soon_s = 6.0 if engine in _REAL else 1.0
-        yield Subject(engine, loaded_engine, info, load_tokenizer(pool.model_dir), _children() - before, soon_s)
-        await loaded_engine.close()
-    del loaded_engine
+        async with loaded(make_pool(engine, args=_ARGS[engine] | profiling(profiles).get(engine, {}))) as one:
+            yield one
     gc.collect()  # what vLLM leaves to the collector is collected while this suite's warning filters hold
+
+
+@asynccontextmanager
+async def loaded(pool: Pool) -> AsyncIterator[Subject]:
+    before = _children()
+    engine = create_engine(pool)
+    if isinstance(engine, Metered):
+        engine.keep_metrics()
+    info = await engine.start()
+    soon_s = 6.0 if pool.engine in _REAL else 1.0
+    yield Subject(pool.engine, engine, info, load_tokenizer(pool.model_dir), _children() - before, soon_s)
+    await engine.close()
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
-"""Behaviour that only an accelerator shows: `pytest -m gpu`, with CUDA and the GPU build of vLLM or SGLang."""
+"""Sleep that gives an accelerator's memory back, of vLLM and SGLang."""
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,11 @@ from app.runner.engine_factory import create_engine
 from app.tokenizing.tokenizer import load_tokenizer
 from tests.contract.conftest import make_pool, model_dir
 from tests.contract.subject import Subject
+from tests.gpu.place import installed
 
 pytestmark = [
     pytest.mark.timeout(600),
+    pytest.mark.cuda,
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning"),
 ]
 
@@ -33,7 +34,7 @@ ARGS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("level", [1, 2])
-@pytest.mark.parametrize("name", [name for name in ARGS if find_spec(name)])
+@pytest.mark.parametrize("name", installed("vllm", "sglang"))
 async def test_a_sleeping_engine_gives_its_memory_back_and_answers_as_before_when_it_wakes(
     name: str, level: int
 ) -> None:

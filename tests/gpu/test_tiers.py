@@ -1,10 +1,6 @@
-"""Host memory behind the caches of SGLang and TensorRT-LLM, on a machine with CUDA and one of them.
-
-It was written without a GPU, and has not run yet.
-"""
+"""Host memory behind the engines' caches, by the engines' own means, which need CUDA."""
 
 import asyncio
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +11,7 @@ from app.runner.engine_factory import create_engine
 from app.tokenizing.tokenizer import load_tokenizer
 from tests.contract.conftest import make_pool, model_dir
 from tests.contract.subject import Subject
+from tests.gpu.place import installed
 
 pytestmark = [
     pytest.mark.timeout(1200),
@@ -24,13 +21,13 @@ pytestmark = [
 TOKENS = 384  # of a prompt
 ROOM = 1024  # tokens of the engine's own cache: two prompts, and not a third
 ARGS: dict[str, dict[str, Any]] = {
+    "vllm": {"num_gpu_blocks_override": ROOM // 32 + 1, "enforce_eager": True},
     "sglang": {"max_total_tokens": ROOM},
     "trtllm": {"kv_cache_config": {"max_tokens": ROOM}},
 }
-MODULES = {"sglang": "sglang", "trtllm": "tensorrt_llm"}
 
 
-@pytest.mark.parametrize("name", [name for name, module in MODULES.items() if find_spec(module)])
+@pytest.mark.parametrize("name", installed(*ARGS))
 async def test_an_evicted_prompt_is_in_the_hosts_part_of_the_index_and_comes_from_there(name: str) -> None:
     pool = make_pool(name, path=Path(model_dir()), args=ARGS[name], tiers={"host_gb": 4})
     engine = create_engine(pool)

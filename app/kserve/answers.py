@@ -1,16 +1,23 @@
 """Answers: as tensors, and as the events of a streamed one."""
 
+import asyncio
 from array import array
+from collections.abc import Sequence
 
 import orjson
 
 from app.dispatch.generation_base import GenerationBase
 from app.kserve.answer_types import GeneratedText
+from app.kserve.kinds import Kind
 from app.kserve.requests import VERSION, InferRequest
-from app.kserve.tensors import Tensor
+from app.kserve.tensors import PICTURE, Tensor
 from app.messages.deltas import merge
 from app.messages.events import Delta
+from app.openai.classify import best_label
 from app.openai.encoding import EncodingWriter
+from app.openai.images import painted_files
+from app.openai.score import scores
+from app.openai.vector_forms import floats
 
 
 def text_outputs(request: InferRequest, d: Delta) -> list[Tensor]:
@@ -23,12 +30,33 @@ def text_outputs(request: InferRequest, d: Delta) -> list[Tensor]:
 
 async def whole(call: GenerationBase, request: InferRequest) -> list[Tensor]:
     """The outputs of an answer that has been sent. Raises: the error that ended it."""
-    if not call.plan.inputs:
+    kind = request.kind(call.model.task)
+    if kind in ("text", "chat"):
         ((_choice, d),) = merge(await call.whole())
         return text_outputs(request, d)
+    if kind == "image":
+        files = await painted_files(call)
+        return _wanted(request, [Tensor(PICTURE, "BYTES", (len(files),), files)])
     await call.whole()
     rows = EncodingWriter(call).raw()
-    return _wanted(request, [Tensor("embeddings", "FP32", (len(rows), len(rows[0]) // 4), array("f", b"".join(rows)))])
+    return _wanted(request, await asyncio.to_thread(_of_vectors, kind, rows, request, call.model.labels))
+
+
+def _of_vectors(kind: Kind, rows: Sequence[bytes], request: InferRequest, labels: Sequence[str]) -> list[Tensor]:
+    if kind == "score":
+        (first_count,) = (len(one.values) for one in request.inputs if one.name == "text_1")
+        numbers = scores([floats(row) for row in rows], first_count)
+        return [Tensor("scores", "FP32", (len(numbers),), array("f", numbers))]
+    matrix = Tensor(
+        "embeddings" if kind == "embed" else "probs",
+        "FP32",
+        (len(rows), len(rows[0]) // 4),
+        array("f", b"".join(rows)),
+    )
+    if kind == "embed":
+        return [matrix]
+    names = [best_label(floats(row).tolist(), labels) or "" for row in rows]
+    return [Tensor("labels", "BYTES", (len(names),), names), matrix]
 
 
 def _wanted(request: InferRequest, outputs: list[Tensor]) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""Inference requests, and the completions and embeddings that they become."""
+"""Inference requests, and the requests of OpenAI's endpoints that they become."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,18 @@ from pydantic import ConfigDict, Field
 from app import json_bytes
 from app.errors import ModelNotFound, RequestError
 from app.kserve.answer_types import Model, TensorOfModel
-from app.kserve.tensors import Datatype, Tensor, checked, flat, from_raw
+from app.kserve.kinds import (
+    INPUTS,
+    OUTPUTS,
+    SAMPLING,
+    STREAMING,
+    Kind,
+    Signature,
+    kind_of,
+    refused_of,
+    signature_of,
+)
+from app.kserve.tensors import PICTURE, Tensor, checked, flat, from_raw, picture_url
 from app.messages.kinds import Task
 from app.schemas.body import MOST, Body
 from app.schemas.form_values import form_value
@@ -18,18 +29,8 @@ VERSION = "1"  # of every model
 EMPTY_FINAL = "triton_enable_empty_final_response"
 BINARY = "binary_data_output"
 _OF_PROTOCOL = {EMPTY_FINAL, BINARY}
-# Fields of a completion that the outputs can't show, or that are inputs here.
-_REFUSED = frozenset(
-    """
-    best_of echo input logprobs model n prompt prompt_embeds prompt_logprobs return_token_ids stream
-    stream_options
-    """.split()
-)
-_TASKS: Sequence[Task] = ("generate", "embed")
 _MAX_TOKENS = 20  # if none is given, as the generate extension has it
 _MOST_US = 86_400_000_000  # a day
-_SAMPLING = "sampling_parameters"
-_STREAMING = ("stream", "streaming")
 
 
 class InputBody(Body):
@@ -89,7 +90,7 @@ class GenerateBody(Body):
     def request(self, model: str, version: str) -> "InferRequest":
         """Raises: RequestError."""
         beside, inputs = dict(self.model_extra or {}), [Tensor("text_input", "BYTES", (1,), [self.text_input])]
-        for name in _STREAMING:
+        for name in STREAMING:
             if name in beside:
                 if type(flag := beside.pop(name)) is not bool:
                     raise RequestError(f"'{name}' has to be true or false.", param=name)
@@ -109,36 +110,48 @@ class InferRequest:
 
     def streams(self) -> bool:
         """Whether the client wants the answer in pieces. Raises: RequestError."""
-        return any(self._one(name, "BOOL") for name in _STREAMING)
+        return any(self._one(name, "BOOL") for name in STREAMING)
 
-    def as_openai(self, task: Task) -> bytes:
-        """The body of a completion, or of embeddings. Raises: RequestError."""
+    def kind(self, task: Task) -> Kind:
+        """The request's, to a model of that task. Raises: RequestError."""
+        return kind_of(task, {one.name for one in self.inputs})
+
+    def as_openai(self, kind: Kind) -> bytes:
+        """The body of the kind's endpoint. Raises: RequestError, ModelNotFound."""
         check_version(self.model, self.version)
-        if task not in _TASKS:
-            raise RequestError(f"A model with the task '{task}' is not served by this protocol.", param="model")
-        names = {"text_input", _SAMPLING, *_STREAMING} if task == "generate" else {"text_input"}
+        names = [name for name, _datatype, _shape in INPUTS[kind]]
         for one in self.inputs:
-            if one.name not in names:
+            if one.name not in (*names, *(STREAMING if "streaming" in names else ())):
                 raise RequestError(f"There is no input '{one.name[:64]}': {', '.join(sorted(names))}.", param="inputs")
-        has = [name for name, _datatype, _shape in OUTPUTS[task]]
+        has = [name for name, _datatype, _shape in OUTPUTS[kind]]
         for output in self.outputs:
             if output not in has:
                 raise RequestError(f"There is no output '{output[:64]}': {', '.join(has)}.", param="outputs")
-        parameters = self._parameters()
-        if task == "embed":
-            body = {"input": list(self._tensor("text_input", "BYTES").values)}
-        else:
-            body = {"prompt": self._one("text_input", "BYTES", needed=True)}
-            parameters.setdefault("max_tokens", _MAX_TOKENS)
+        body = {**self._parameters(kind), "model": self.model, **self._input(kind)}
+        if kind in ("text", "chat"):
+            body.setdefault("max_tokens", _MAX_TOKENS)
         try:
-            return json_bytes.dumps({**parameters, "model": self.model, **body})
+            return json_bytes.dumps(body)
         except TypeError:  # of the input alone: the body was read by pydantic, which takes fewer levels
-            raise RequestError(f"Input '{_SAMPLING}' is nested too deep.", param=_SAMPLING) from None
+            raise RequestError(f"Input '{SAMPLING}' is nested too deep.", param=SAMPLING) from None
 
-    def _parameters(self) -> dict[str, Any]:
-        """The parameters of a completion, with its timeout in seconds. Raises: RequestError."""
+    def _input(self, kind: Kind) -> dict[str, Any]:
+        """The fields of the body that the tensors are. Raises: RequestError."""
+        if kind in ("embed", "classify"):
+            return {"input": list(self._tensor("text_input", "BYTES").values)}
+        if kind == "score":
+            return {name: list(self._tensor(name, "BYTES").values) for name in ("text_1", "text_2")}
+        text = self._one("text_input", "BYTES", needed=True)
+        if kind != "chat":
+            return {"prompt": text}
+        urls = [picture_url(value) for value in self._tensor(PICTURE, "BYTES").values]
+        parts = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+        return {"messages": [{"role": "user", "content": [*parts, {"type": "text", "text": text}]}]}
+
+    def _parameters(self, kind: Kind) -> dict[str, Any]:
+        """The parameters of the body, with its timeout in seconds. Raises: RequestError."""
         all_parameters = {**self.parameters, **self._sampling()}
-        for name in sorted(_REFUSED & all_parameters.keys()):
+        for name in sorted(refused_of(kind) & all_parameters.keys()):
             raise RequestError(f"The parameter '{name}' can't be used with this protocol.", param=name)
         parameters = {name: value for name, value in all_parameters.items() if name not in _OF_PROTOCOL}
         if "timeout" in parameters:
@@ -151,13 +164,13 @@ class InferRequest:
 
     def _sampling(self) -> dict[str, Any]:
         """Parameters that an input has as a JSON object; numbers may be texts, as some clients write them."""
-        text = self._one(_SAMPLING, "BYTES")
+        text = self._one(SAMPLING, "BYTES")
         try:
             options = json_bytes.loads(text or "{}")
         except ValueError as exc:
-            raise RequestError(f"Input '{_SAMPLING}' is not JSON: {exc}.", param=_SAMPLING) from exc
+            raise RequestError(f"Input '{SAMPLING}' is not JSON: {exc}.", param=SAMPLING) from exc
         if not isinstance(options, dict):
-            raise RequestError(f"Input '{_SAMPLING}' has to be a JSON object.", param=_SAMPLING)
+            raise RequestError(f"Input '{SAMPLING}' has to be a JSON object.", param=SAMPLING)
         return {name: form_value(name, one) if isinstance(one, str) else one for name, one in options.items()}
 
     def _tensor(self, name: str, datatype: str) -> Tensor:
@@ -176,18 +189,6 @@ class InferRequest:
         return values[0]
 
 
-# Name, datatype and shape of what models of each task take and give; -1: any number.
-Signature = Sequence[tuple[str, Datatype, list[int]]]
-INPUTS: Mapping[str, Signature] = {
-    "generate": [("text_input", "BYTES", [1]), ("streaming", "BOOL", [1]), (_SAMPLING, "BYTES", [1])],
-    "embed": [("text_input", "BYTES", [-1])],
-}
-OUTPUTS: Mapping[str, Signature] = {
-    "generate": [("text_output", "BYTES", [1]), ("finish_reason", "BYTES", [1])],
-    "embed": [("embeddings", "FP32", [-1, -1])],
-}
-
-
 def check_version(model: str, version: str) -> None:
     """Raises: ModelNotFound."""
     if version not in ("", VERSION):
@@ -195,7 +196,7 @@ def check_version(model: str, version: str) -> None:
 
 
 def metadata(name: str, task: Task) -> Model:
-    """A model's. Tasks that this protocol doesn't serve have no inputs and outputs."""
+    """A model's. A task that this protocol doesn't serve has no inputs and outputs."""
 
     def shown(signature: Signature) -> list[TensorOfModel]:
         return [{"name": name, "datatype": datatype, "shape": shape} for name, datatype, shape in signature]
@@ -204,6 +205,6 @@ def metadata(name: str, task: Task) -> Model:
         "name": name,
         "versions": [VERSION],
         "platform": "xylem",
-        "inputs": shown(INPUTS.get(task, ())),
-        "outputs": shown(OUTPUTS.get(task, ())),
+        "inputs": shown(signature_of(task, INPUTS)),
+        "outputs": shown(signature_of(task, OUTPUTS)),
     }

@@ -1,5 +1,6 @@
 """Classes of texts, in vLLM's shape."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 from app.dispatch.asking import Asking
@@ -35,6 +36,12 @@ def _plan(asking: Asking, body: ClassifyRequest) -> GenerationPlan:
     return encoding_plan(asking, body, CLASSIFY.prefix, model, tokenized(model, inputs, "input"))
 
 
+def best_label(probs: Sequence[float], labels: Sequence[str]) -> str | None:
+    """The name of the likeliest class; None: it has none."""
+    best = max(range(len(probs)), key=probs.__getitem__)
+    return labels[best] if best < len(labels) else None
+
+
 class ClassifyWriter(EncodingWriter[Classes]):
     def __init__(self, call: GenerationBase, _body: ClassifyRequest) -> None:
         super().__init__(call)
@@ -45,6 +52,5 @@ class ClassifyWriter(EncodingWriter[Classes]):
         return {**head, "data": data, "usage": self.usage()}
 
     def _classified(self, index: int, probs: list[float]) -> Classified:
-        labels, best = self._call.model.labels, max(range(len(probs)), key=probs.__getitem__)
-        label = labels[best] if best < len(labels) else None
+        label = best_label(probs, self._call.model.labels)
         return {"index": index, "label": label, "probs": probs, "num_classes": len(probs)}

@@ -95,6 +95,13 @@ def pictures_plan(asking: Asking, body: PicturesRequest) -> GenerationPlan:
     return painting_plan(asking, body, IMAGES.prefix, model, paintings, whole=not body.stream)
 
 
+async def painted_files(call: GenerationBase) -> list[bytearray]:
+    """The pictures of a call, in order. Raises: the error that ended one."""
+    while await call.progress():
+        pass
+    return [call.pictures[number] for number in range(len(call.plan.paintings))]
+
+
 class ImageWriter:
     """Writes a whole answer."""
 
@@ -103,9 +110,7 @@ class ImageWriter:
 
     async def files(self) -> list[bytearray]:
         """The pictures, in order. Raises: the error that ended one."""
-        while await self._call.progress():
-            pass
-        return [self._call.pictures[number] for number in range(len(self._call.plan.paintings))]
+        return await painted_files(self._call)
 
     async def whole(self) -> Pictures:
         """Raises: the error that ended a picture."""

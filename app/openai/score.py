@@ -76,17 +76,22 @@ def _plan(asking: Asking, body: ScoreRequest) -> GenerationPlan:
     return encoding_plan(asking, body, SCORE.prefix, model, tokens)
 
 
+def scores(vectors: Sequence[Sequence[float]], ones: int) -> list[float]:
+    """The score of each text of the second side. `ones`: how many vectors are of the first."""
+    one, two = vectors[:ones], vectors[ones:]
+    pairs = zip(one if len(one) > 1 else [one[0]] * len(two), two, strict=True)
+    return [cosine(a, b) for a, b in pairs]
+
+
 class ScoreWriter(EncodingWriter[Scores]):
     def __init__(self, call: GenerationBase, body: ScoreRequest) -> None:
         super().__init__(call)
         self._ones = len(body.texts[0])
 
     def answer(self) -> Scores:
-        vectors = [floats(raw) for raw in self.raw()]
-        one, two = vectors[: self._ones], vectors[self._ones :]
-        pairs = zip(one if len(one) > 1 else one * len(two), two, strict=True)
+        numbers = scores([floats(raw) for raw in self.raw()], self._ones)
         data: list[Score] = [
-            {"index": index, "object": "score", "score": cosine(a, b)} for index, (a, b) in enumerate(pairs)
+            {"index": index, "object": "score", "score": number} for index, number in enumerate(numbers)
         ]
         head: Envelope[Literal["list"]] = envelope(self._call, "list")
         return {**head, "data": data, "usage": self.usage()}

@@ -165,7 +165,7 @@ def test_sampling_parameters_may_be_an_input(http: httpx.Client) -> None:
         ("mock/infer", {"parameters": {"nonsense": 1}}, 400, "nonsense"),
         ("mock/infer", {"parameters": {"timeout": 0.5}}, 400, "'timeout'"),
         ("mock/infer", {"inputs": []}, 400, "text_input"),
-        ("mock/infer", {"inputs": [TEXT | {"name": "image"}]}, 400, "'image'"),
+        ("mock/infer", {"inputs": [TEXT | {"name": "pixels"}]}, 400, "'pixels'"),
         ("mock/infer", {"inputs": [TEXT | {"datatype": "INT8"}]}, 400, "INT8"),
         ("mock/infer", {"inputs": [TEXT | {"shape": [2]}]}, 400, "'text_input'"),
         ("mock/infer", {"outputs": [{"name": "logits"}]}, 400, "logits"),

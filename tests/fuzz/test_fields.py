@@ -39,7 +39,7 @@ def understand(path: str, raw: bytes) -> None:
         parse(GenerateRequest, raw).as_completion()
         return
     body: InferBody | GenerateBody = parse(InferBody if path.endswith("infer") else GenerateBody, raw)
-    parse(CompletionRequest, body.request("mock", "").as_openai("generate")).check()
+    parse(CompletionRequest, body.request("mock", "").as_openai("text")).check()
 
 
 def is_named(change: Change, param: str) -> bool:

@@ -23,7 +23,7 @@ def request(*inputs: Tensor, version: str = "", within_s: float | None = None, *
 
 
 def as_openai(asked: InferRequest) -> dict[str, Any]:
-    body: dict[str, Any] = json.loads(asked.as_openai("generate"))
+    body: dict[str, Any] = json.loads(asked.as_openai("text"))
     return body
 
 
@@ -46,7 +46,7 @@ def test_a_timeout_is_microseconds_and_else_what_is_left_of_the_calls_deadline()
 @pytest.mark.parametrize("timeout", [0, -1, 0.5, "1", True, 86_400_000_001])
 def test_another_timeout_is_refused_by_its_unit(timeout: Any) -> None:
     with refused("timeout", "microseconds"):
-        request(timeout=timeout).as_openai("generate")
+        request(timeout=timeout).as_openai("text")
 
 
 def test_sampling_parameters_as_an_input_go_before_parameters() -> None:
@@ -64,7 +64,7 @@ def test_sampling_parameters_as_an_input_go_before_parameters() -> None:
 def test_other_sampling_parameters_are_refused(text: str) -> None:
     infer_request = request(tensor("text_input", "hi"), tensor("sampling_parameters", text))
     with pytest.raises(RequestError, match=r"sampling_parameters|'n'"):
-        infer_request.as_openai("generate")
+        infer_request.as_openai("text")
 
 
 @pytest.mark.parametrize(
@@ -80,13 +80,13 @@ def test_other_sampling_parameters_are_refused(text: str) -> None:
 )
 def test_what_a_completion_has_no_place_for_is_refused_by_name(asked: InferRequest, names: str) -> None:
     with pytest.raises(RequestError, match=names):
-        asked.as_openai("generate")
+        asked.as_openai("text")
 
 
 def test_a_model_has_one_version() -> None:
     assert as_openai(request(version="1"))
     with pytest.raises(ModelNotFound, match="version 1"):
-        request(version="2").as_openai("generate")
+        request(version="2").as_openai("text")
 
 
 def test_bytes_behind_the_json_are_those_of_the_inputs() -> None:

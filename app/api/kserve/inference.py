@@ -1,6 +1,7 @@
 """The steps from an inference request to its answer, which HTTP and gRPC share."""
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 
@@ -15,12 +16,22 @@ from app.api.state import ApiState, asking_of
 from app.dispatch.answering.generation import Generation
 from app.dispatch.asking import Asking
 from app.dispatch.models.models import Model
-from app.endpoint_registry import EMBEDDINGS, TEXT
+from app.endpoint_registry import CHAT, CLASSIFY, EMBEDDINGS, IMAGES, SCORE, TEXT, Endpoint
 from app.errors import RequestError, XylemError
 from app.kserve.answer_types import Model as ModelMetadata
 from app.kserve.answer_types import Server
+from app.kserve.kinds import Kind
 from app.kserve.requests import InferRequest, check_version, metadata
 from app.tenants.limits import check_model
+
+_ENDPOINTS: Mapping[Kind, Endpoint] = {
+    "text": TEXT,
+    "chat": CHAT,
+    "embed": EMBEDDINGS,
+    "score": SCORE,
+    "classify": CLASSIFY,
+    "image": IMAGES,
+}
 
 
 def server() -> Server:
@@ -58,8 +69,9 @@ async def begin(
     """The answer to a request, to be entered. `streams`: whether it is sent in pieces. Raises: XylemError."""
     asking = asking_of(state, scope)
     task = (await model_of(asking, request.model)).task
-    endpoint = EMBEDDINGS if task == "embed" else TEXT
-    raw = request.as_openai(task)
+    kind = request.kind(task)
+    endpoint = _ENDPOINTS[kind]
+    raw = await asyncio.to_thread(request.as_openai, kind) if kind == "chat" else request.as_openai(kind)
     if not streams and task == "generate" and request.streams():
         raise RequestError("An answer in pieces needs ModelStreamInfer of gRPC, or generate_stream.", param="streaming")
     body, plan = await endpoint.understand(asking, raw)

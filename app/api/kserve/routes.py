@@ -1,6 +1,7 @@
 """The Open Inference Protocol over HTTP: /v2, /v2/health, /v2/models."""
 
 import asyncio
+from base64 import b64encode
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -21,7 +22,7 @@ from app.errors import RequestError
 from app.kserve.answer_types import GeneratedText, InferenceRefusal, Inferred, Model, Output, Server, Statistics
 from app.kserve.answers import GenerateWriter, whole
 from app.kserve.requests import VERSION, GenerateBody, InferBody, InferRequest, check_version
-from app.kserve.tensors import Tensor
+from app.kserve.tensors import PICTURE, Tensor
 from app.schemas.validation import parse_off_loop
 
 router = APIRouter(prefix="/v2", responses=refused(InferenceRefusal))
@@ -88,7 +89,7 @@ async def model_metadata(request: Request, name: str, version: str = "") -> Mode
 @router.post(_MODEL + "/infer", openapi_extra=InferBody.openapi(), responses=_INFERRED)
 @router.post(_VERSION + "/infer", openapi_extra=InferBody.openapi(), responses=_INFERRED)
 async def infer(request: Request, name: str, version: str = "") -> Response:
-    """A whole answer: a text's continuation, or embeddings of texts."""
+    """A whole answer: a text, embeddings, scores or classes of texts, or pictures."""
     state = state_of(request)
     with traced(state, request.scope, "/v2/models/{name}/infer"):
         raw = await collect(request.scope, request.receive, state.settings.max_body)
@@ -98,7 +99,7 @@ async def infer(request: Request, name: str, version: str = "") -> Response:
         async with await begin(state, request.scope, request.receive, infer_request) as call:
             outputs = await whole(call, infer_request)
     write = partial(_written, infer_request, body, outputs, call.headers())
-    return await asyncio.to_thread(write) if call.plan.inputs else write()
+    return await asyncio.to_thread(write) if call.plan.inputs or call.plan.paintings else write()
 
 
 @router.post(_MODEL + "/generate", openapi_extra=GenerateBody.openapi(), responses=_GENERATED)
@@ -157,7 +158,8 @@ def _written(request: InferRequest, body: InferBody, outputs: list[Tensor], head
             behind.append(one.raw())
             out["parameters"] = {"binary_data_size": len(behind[-1])}
         else:
-            data: Any = orjson.Fragment(_list(one.values))
+            files = [b64encode(file).decode() for file in one.values] if one.name == PICTURE else one.values
+            data: Any = orjson.Fragment(_list(files))
             out["data"] = data
         output_docs.append(out)
     answer: Inferred = {

@@ -42,7 +42,7 @@ async def storing(
     redis: "Redis", most: int = 2**30, port: int = 0, can_collect: Callable[[], bool] = lambda: True
 ) -> AsyncIterator[tuple[MediaStore, LargeSamples]]:
     large = LargeSamples("127.0.0.1", port, can_collect)
-    store = MediaStore(redis, KEYS, 0.0, most, 100.0, large)
+    store = MediaStore(redis, KEYS, 0.0, most, 100.0, large=large)
     yield store, large
     await store.close()
 

@@ -52,6 +52,7 @@ class _Amqp(AMQP):  # type: ignore[misc]
 
 broker_redis = settings.broker_url or settings.redis_url
 broker_url, transport_options = broker(broker_redis)
+result_backend, result_options = broker(settings.result_url) if settings.result_url else (None, {})
 app = Celery("xylem", broker=broker_url, include=_INCLUDED, amqp=_Amqp)
 app.conf.update(
     broker_use_ssl=tls_options(broker_redis),
@@ -59,10 +60,13 @@ app.conf.update(
     accept_content=["json"],
     task_serializer="json",
     result_serializer="json",
-    # Tokens and results go through our own streams. A worker that dies is noticed by its lease within seconds,
-    # so a message is acknowledged when it is taken: nothing waits for the visibility timeout.
-    result_backend=None,
+    # Tokens go through our own streams, and only tasks that submit batches have a result, if the operator keeps them.
+    result_backend=result_backend,
+    result_backend_transport_options={**result_options, "global_keyprefix": settings.keys.prefix},
+    redis_backend_use_ssl=tls_options(settings.result_url or ""),
     task_ignore_result=True,
+    # A worker that dies is noticed by its lease within seconds, so a message is acknowledged when it is taken: nothing
+    # waits for the visibility timeout.
     task_acks_late=False,
     # One process, one engine (fork and CUDA don't mix). Its tasks need no threads (`task_strategy.py`), except those
     # that are to be run later. Tasks beyond the concurrency stay in Redis, and can be taken back.

@@ -125,6 +125,9 @@ class Settings(BaseSettings):
     # The Redis of Celery's messages and events, if it is another one: the same for all processes of a deployment. None:
     # XYLEM_REDIS_URL, and a request's record, reservation and message are written in one step. A cluster needs one.
     broker_url: Annotated[RedisUrl | None, Field(validate_default=True)] = None
+    # The Redis for the results of Celery tasks that submit batches: the batch's id or, if the task asks for them, its
+    # answers, for a day. The same for batch workers, beat and whoever submits. None: no result is kept.
+    result_url: Annotated[RedisUrl | None, Field(validate_default=True)] = None
     # Redis servers for tokens alone, with commas between; they need to store nothing on disk. Each API replica takes
     # one. Give them to workers first, then to API replicas; new ones at the end. None: XYLEM_REDIS_URL has all.
     token_redis_urls: Annotated[tuple[RedisUrl, ...], NoDecode, BeforeValidator(split_urls)] = Field(
@@ -376,6 +379,13 @@ class Settings(BaseSettings):
             )
         if value is not None and cluster(value) is not None:
             raise ValueError(f"{without_password(value)!r} is a cluster, which can't be Celery's broker")
+        return value
+
+    @field_validator("result_url")
+    @classmethod
+    def _has_results(cls, value: str | None) -> str | None:
+        if value is not None and cluster(value) is not None:
+            raise ValueError(f"{without_password(value)!r} is a cluster, which can't have Celery's results")
         return value
 
     @field_validator("token_redis_urls", "index_url")

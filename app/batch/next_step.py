@@ -6,11 +6,12 @@ from app.batch.batch_store import MOST_BREAKS, BatchLoad, Fields
 from app.batch.records import LIVE, Batch, Problem, packed
 from app.webhooks.webhook import TRIES_AFTER_S
 
-Due = Literal["begin", "send", "expire", "complete", "finish", "tell", "leave"]
+Due = Literal["begin", "send", "expire", "complete", "finish", "tell", "give", "leave"]
 
 # Seconds from a batch's end until its parts and results are deleted: a Redis that comes back without its last second
 # doesn't know of the end, and then both files are written once more.
 _SETTLED_S = 10
+_GIVEN_S = 86_400  # …until nobody waits for its answers any more: Celery's results live as long
 
 
 def due(batch: Batch, load: BatchLoad, now: float, *, webhook: bool) -> Due | None:
@@ -21,6 +22,8 @@ def due(batch: Batch, load: BatchLoad, now: float, *, webhook: bool) -> Due | No
         untold = webhook and not batch.told and batch.tries <= len(TRIES_AFTER_S)
         if untold and now >= batch.tell_at:
             return "tell"
+        if batch.order.waits and not batch.given and now < batch.ended_at + _GIVEN_S:
+            return "give"
         return None if untold or not batch.cleaned else "leave"
     if batch.status in ("validating", "in_progress") and now >= batch.order.expires:
         return "expire"

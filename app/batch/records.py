@@ -70,6 +70,7 @@ class BatchOrder(Struct, frozen=True, array_like=True):
     within: TenantLimits = UNLIMITED  # what its client may ask for, when it was ordered
     tenant_lines: int | None = None  # of the tenant's unfinished batches together, when it was ordered
     requests: int = 0  # lines of a batch in Anthropic's shape, which come with the order
+    waits: str = ""  # JSON: Celery's signature of the task that is to be sent at its end, for who waits for its answers
 
 
 class Usage(Struct, frozen=True):
@@ -111,6 +112,7 @@ class Batch(Struct, frozen=True):
     tries: int = 0  # to tell the webhook
     tell_at: int = 0  # when the next try is due, seconds since the epoch
     told: bool = False  # the webhook has been told
+    given: bool = False  # its answers to the Celery task that waits
     problems: list[Problem] = []
     broke: int = 0  # internal errors in its next step
     not_executed: int = 0  # of `failed`, once it has ended: lines that were cancelled or expired

@@ -70,6 +70,7 @@ def run_checks(redis_url: str | None, pools_file: Path | None) -> list[Check]:
         *(_redis(settings.redis_url) if own_redis else [_embedded()]),
         *(_blind_workers(settings) if own_redis else []),
         *([_other_redis("broker", settings.broker_url, "XYLEM_BROKER_URL")] if settings.broker_url else []),
+        *([_other_redis("results", settings.result_url, "XYLEM_RESULT_URL")] if settings.result_url else []),
         *(_other_redis("Redis for tokens", url, "XYLEM_TOKEN_REDIS_URLS") for url in settings.token_redis_urls),
         *([_other_redis("Redis for the index", settings.index_url, "XYLEM_INDEX_URL")] if settings.index_url else []),
         *(_other_redis("cell", other.redis_url, "XYLEM_CELLS") for _name, other in settings.others()),

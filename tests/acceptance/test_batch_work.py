@@ -341,7 +341,7 @@ def test_a_group_of_tasks_does_without_http(client: OpenAI, fleet: Fleet) -> Non
     """The group is submitted as docs/guide/batches.md shows it."""
     for name in ("a", "b"):
         raw = "\n".join(json.dumps(asks(i)) for i in range(5)).encode()
-        (fleet.directory / "files/inbox").mkdir(exist_ok=True)
+        (fleet.directory / "files/inbox").mkdir(parents=True, exist_ok=True)
         (fleet.directory / f"files/inbox/{name}.jsonl").write_bytes(raw)
     code = f"""
 from celery import group
@@ -361,6 +361,7 @@ group(submit.s(f"inbox/{{name}}.jsonl", "{CHAT}", metadata={{"of": name}}) for n
     batches = wait_until(both, "both batches are done", 60)
     assert {batch.metadata["of"] for batch in batches} == {"a", "b"}
     assert all(len(lines_of(client, batch.output_file_id)) == 5 for batch in batches)
+    assert not list(fleet.stack.redis.scan_iter("*celery-task*"))  # nobody has set a place for results
 
 
 def test_a_webhook_is_told_how_a_background_response_has_ended(fleet: Fleet, listener: Listener) -> None:

@@ -16,6 +16,7 @@ import httpx
 import openai
 import pytest
 import yaml
+from celery import chord
 from kombu import Connection
 from kombu.exceptions import OperationalError
 from PIL import Image
@@ -31,7 +32,8 @@ from app.tenants.registry import change_command, drop_price, drop_tenant, put_ke
 from tests import forks
 from tests.certificates import certify, server_options
 from tests.lora import tiny_adapter
-from tests.stack import BIN, ROOT, Stack, free_port, mock_pool, stack, stop, wait_until
+from tests.own_celery import own_app
+from tests.stack import BIN, PYTHON, ROOT, Stack, free_port, mock_pool, stack, stop, wait_until
 from tests.vlm import random_vlm
 
 POOL = "decode-pool-a"
@@ -113,7 +115,8 @@ def run(guarded: Guarded, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         for pool in pools:
             s.worker(pool, pool, XYLEM_REDIS_URL=guarded.url("xylem-worker"))
         s.worker("prefill-pool-a", "prefill-pool-a-2", XYLEM_REDIS_URL=guarded.url("xylem-worker"))
-        s.worker("batch", "batch", XYLEM_REDIS_URL=guarded.url("xylem-batch"))
+        as_batch = guarded.url("xylem-batch")
+        s.worker("batch", "batch", XYLEM_REDIS_URL=as_batch, XYLEM_RESULT_URL=as_batch)
         flower, _ = s.flower(XYLEM_REDIS_URL=guarded.url("xylem-flower"), FLOWER_UNAUTHENTICATED_API="true")
         s.wait_ready()
         yield s, flower
@@ -237,6 +240,13 @@ def test_every_process_can_do_its_work_as_its_own_user_and_nothing_is_refused(
         assert httpx.delete(f"{s.url}/admin/loras/sql", timeout=90).status_code == 200
         assert file.id in [f.id for f in client.files.list()]
         client.files.delete(file.id)
+    inbox = s.directory / "files/inbox"
+    inbox.mkdir()
+    (inbox / "one").write_text(json.dumps(line))
+    tasks = own_app(guarded.url("admin"), "xylem:")
+    part = tasks.signature("app.tasks.batch.submit", args=["inbox/one", "/v1/responses"], kwargs={"answers": True})
+    body = tasks.signature("app.tasks.batch.submit", args=["inbox/one", "/v1/responses"], immutable=True)
+    assert chord([part], body.set(queue="batch"), app=tasks).apply_async().get(timeout=60).startswith("batch_")
     assert httpx.patch(f"{s.url}/admin/pools/{POOL}/limits", json={"active_blocks": 0.9}).status_code == 200
     assert len(httpx.post(f"{s.url}/admin/clear_kv_blocks", timeout=20).json()["refused"]) <= 2
     wait_until(lambda: POOL in httpx.get(f"{flower}/api/workers?refresh=1", timeout=20).text, "Flower asks the workers")
@@ -366,6 +376,10 @@ def test_one_url_with_tls_is_understood_by_all_processes(encrypted: tuple[str, P
         workers = f"{flower}/api/workers?refresh=1"
         wait_until(lambda: POOL in httpx.get(workers, timeout=20).text, "Flower asks the worker")
         assert POOL in httpx.get(f"{flower}/api/queues/length", timeout=20).text  # by a client of its own
+        check = "app.backend.store_result('id', 7, 'SUCCESS'); assert app.AsyncResult('id').get(timeout=20) == 7"
+        code = f"from app.celery import app; {check}"
+        s.spawn("results", PYTHON, "-c", code, XYLEM_RESULT_URL=f"{url}?ssl_ca_certs={ca}")
+        assert s.names["results"].wait(60) == 0, s.log("results")
         for name in ("api", "worker", "flower"):
             assert "insecure" not in s.log(name)
             assert "word" not in s.log(name).replace("password", "")

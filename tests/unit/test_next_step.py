@@ -64,6 +64,15 @@ def test_parts_are_cleaned_up_some_time_after_the_end_and_the_webhook_is_told_at
     assert due(replace(ended_batch, tell_at=1600, cleaned=True), NONE, 1520, webhook=True) is None
 
 
+def test_the_answers_are_given_to_who_waits_as_long_as_somebody_can_wait() -> None:
+    waiting = replace(Batch(replace(ORDER, waits="{}")), status="completed", completed_at=1500, cleaned=True)
+    assert due(waiting, NONE, 1501, webhook=True) == "tell"
+    assert due(replace(waiting, tries=1, tell_at=1600), NONE, 1501, webhook=True) == "give"
+    assert due(waiting, NONE, 1501, webhook=False) == "give"
+    assert due(replace(waiting, given=True), NONE, 1502, webhook=False) == "leave"
+    assert due(waiting, NONE, 1500 + 86_400, webhook=False) == "leave"
+
+
 @pytest.mark.parametrize(
     ("status", "last"),
     [("validating", "failed"), ("finalizing", "failed"), ("cancelling", "failed"), ("completed", None)],

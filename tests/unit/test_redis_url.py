@@ -79,7 +79,7 @@ async def test_both_clients_and_kombu_take_each_option_of_tls(name: str) -> None
 )  # fmt: skip
 def test_a_refused_url_is_shown_without_its_passwords(url: str) -> None:
     """A message that stops a process is in its log. A part of a password is no host, port, option or fragment."""
-    for setting in ("redis_url", "broker_url", "index_url", "token_redis_urls", "cells"):
+    for setting in ("redis_url", "broker_url", "result_url", "index_url", "token_redis_urls", "cells"):
         message = settings_error(**{setting: f"{url}#other" if setting == "cells" else url})
         assert message.startswith(f"XYLEM_{setting.upper()}")
         assert "secret" not in message

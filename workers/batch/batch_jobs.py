@@ -36,6 +36,7 @@ from app.store.handling import Handled, Handling
 from app.telemetry import logger
 from app.tenants.limits import check_model, check_tokens
 from app.webhooks.webhook import TRIES_AFTER_S, tell
+from workers.batch.answers import answers_of
 from workers.batch.input_splitter import LinesLeft, SplitInput, Unusable, split_input
 from workers.batch.line_limits import LineLimits
 from workers.batch.result_files import write_result_files
@@ -69,8 +70,13 @@ class BatchJobs:
         self._telling: dict[BatchId, asyncio.Task[None]] = {}  # on `loop`
         self._calls = asyncio.Semaphore(_MOST_CALLS)
 
-    def submit(self, path: str, endpoint: str, window: str, metadata: dict[str, str] | None, task: str) -> str:
-        """Creates a batch; only one for each `task`. Raises: RequestError, FileGone, StorageDown, StoreDown."""
+    def submit(
+        self, path: str, endpoint: str, window: str, metadata: dict[str, str] | None, task: str, waits: str = ""
+    ) -> str:
+        """Creates a batch; only one for each `task`. `waits`: as in `BatchOrder`.
+
+        Raises: RequestError, FileGone, StorageDown, StoreDown.
+        """
         now = int(clock.now())
         request_fields = {"input_file_id": "", "endpoint": endpoint, "completion_window": window, "metadata": metadata}
         parse(BatchRequest, orjson.dumps(request_fields)).check()
@@ -81,7 +87,15 @@ class BatchJobs:
             pass
         file = batch_paths.file_of(id_, "input")
         order = BatchOrder(
-            id_, KeyId(""), endpoint, file, window, created=now, expires=now + read_window(window), metadata=metadata
+            id_,
+            KeyId(""),
+            endpoint,
+            file,
+            window,
+            created=now,
+            expires=now + read_window(window),
+            metadata=metadata,
+            waits=waits,
         )
         size, name = self._storage.size(path), path.rpartition("/")[2]
         input_file = StoredFile(
@@ -107,6 +121,15 @@ class BatchJobs:
             self._handle(record.order.id, record.status, self._write_results)
         elif not record.cleaned:
             self._handle(record.order.id, record.status, self._clean)
+
+    def answers(self, batch: str) -> dict[str, Any]:
+        """The end of the batch, for a task that waits for it. Raises: BatchNotFound, StorageDown, StoreDown."""
+        return answers_of(self._storage, self._call(self._batch_store.find(BatchId(batch), None)))
+
+    def given(self, batch: str) -> None:
+        with suppress(BatchNotFound):  # it has been erased
+            record = self._call(self._batch_store.find(BatchId(batch), None))
+            self._call(self._batch_store.set_status(record.order.id, (record.status,), {"given": 1}))
 
     def notify(self, batch: str) -> None:
         """Returns at once: a webhook that is slow must not hold the threads in which batches are answered."""

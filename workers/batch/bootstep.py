@@ -4,6 +4,7 @@ import os
 from typing import Any
 
 from celery import bootsteps
+from celery.signals import before_task_publish
 from celery.worker.components import Timer
 
 from app.addresses.host_address import address_towards
@@ -52,6 +53,7 @@ class BatchStep(bootsteps.StartStopStep):
             log.critical("worker_not_started", reason=exc.message)
             raise SystemExit(1) from exc
         tasks.BATCH_WORKER.set(self.batch_worker)
+        before_task_publish.connect(_hide_arguments)
         if self.port is not None:
             self.port.loaded(self.batch_worker)
         log.info("batch_worker_ready", id=self.batch_worker.serving.dispatcher.api, files=settings.files_url)
@@ -74,6 +76,12 @@ class BatchStep(bootsteps.StartStopStep):
         if hasattr(self, "batch_worker"):
             self.batch_worker.stop_parts()
         self.stop(worker)
+
+
+def _hide_arguments(sender: str, headers: dict[str, Any], **_: Any) -> None:
+    """Hides from Flower what the tasks of others get that are sent here: they come after a batch, with its answers."""
+    if sender not in app.tasks:
+        headers |= {"argsrepr": "…", "kwargsrepr": "…"}
 
 
 app.steps["worker"].add(BatchStep)

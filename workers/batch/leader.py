@@ -119,6 +119,9 @@ class Leader:
                 await self._batch_store.complete(id_, fields)
         elif now - self._sent.get((what, id_), 0.0) > _AGAIN_S:
             self._sent[what, id_] = now
+            if what == "give":
+                await asyncio.to_thread(tasks.give, batch.order.waits)
+                return
             task = {"begin": tasks.begin, "finish": tasks.finish, "tell": tasks.notify}[what]
             await asyncio.to_thread(task.delay, id_)
 

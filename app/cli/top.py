@@ -66,7 +66,8 @@ def shown(look: Seen) -> "RenderableType":
     parts: list[RenderableType] = [Text(head, style="dim")]
     for pool in look["pools"]:
         role = pool["role"] if pool["task"] == "generate" else pool["task"]
-        parts += [Text.assemble((pool["pool"], "bold"), f" {pool['model']}, {role}"), _workers(pool["workers"]), Text()]
+        about = f" {pool['model']}, {role}" + (f", {pool['held']} wait for room" if pool["held"] else "")
+        parts += [Text.assemble((pool["pool"], "bold"), about), _workers(pool["workers"]), Text()]
     return Group(*parts, _requests(look["requests"]))
 
 

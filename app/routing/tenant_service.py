@@ -12,6 +12,7 @@ from heapq import nsmallest
 from math import ceil, exp, inf, log, sqrt
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from app.ids import TenantId
 from app.messages.lease import Speeds
@@ -65,6 +66,7 @@ class Presence(Struct, frozen=True, array_like=True):
     running: int
     waiting: list[int] = []  # the priority classes in which some wait for room
     wants: int = 0  # requests that have waited so long that others step aside
+    held: int = 0  # requests that wait for room
 
 
 class Account(Struct, frozen=True):
@@ -154,10 +156,8 @@ class TenantService:
         self._change(flow, -inf if waits else start, cost, weight, now)
         self._advance(c, start)
         self.virtual[c] = max(self.virtual[c], self.finish(flow) - _REMEMBERED_S / _bounded(weight))
-        own = self.own.get(flow.tenant)
-        self.own[flow.tenant] = Presence(
-            flow.tenant, weight, (own.running if own else 0) + 1, own.waiting if own else [], own.wants if own else 0
-        )
+        own = self.own.get(flow.tenant) or Presence(flow.tenant, weight, 0)
+        self.own[flow.tenant] = replace(own, weight=weight, running=own.running + 1)
         self.active.setdefault(flow.tenant, weight)
         self._running[flow.tenant] += 1
 

@@ -65,14 +65,15 @@ def test_a_worker_is_shown_with_all_its_ranks_together() -> None:
     pools = {POOL: mock()}
     loads = {b"one": entry, b"one.1": entry, b"two": entry}
     leases = [lease("one"), lease("two", state=EngineState(asleep=1))]
-    (pool,) = fleet_view(pools, GRIDS, leases, loads, {7: 11, 8: 22})
+    (pool,) = fleet_view(pools, GRIDS, leases, loads, {7: 11, 8: 22}, waiting={mock().model: 3})
     one, two = pool["workers"]
+    assert pool["held"] == 3
     assert (one["seats"], one["blocks"]) == (8, {"total": 200, "held": 50, "lent": 10, "cached": 33})
     assert one["reserved"] == {
         "requests": 6, "blocks": 40, "without_first_token": 2, "tokens_to_compute": 600, "blocks_to_pull": 8,
     }  # fmt: skip
     assert (one["state"], two["state"], two["reserved"]["requests"]) == ("ready", "asleep", 3)
-    (unknown,) = fleet_view(pools, GRIDS, [lease("one")], {}, None)
+    (unknown,) = fleet_view(pools, GRIDS, [lease("one")], {}, None, waiting={})
     assert unknown["workers"][0]["blocks"]["cached"] is None, "the index is away"
 
 
@@ -84,14 +85,14 @@ def test_a_worker_of_which_nobody_knows_what_its_caches_hold_is_shown_so() -> No
         replace(base_lease, left_out=True),
         *(changed(base_lease, **one) for one in ({"unindexed": "so it is"}, {"grid": Grid(32, 32)}, {"grid": hybrid})),
     ]
-    (pool,) = fleet_view(pools, GRIDS, [base_lease, *others], {}, {7: 11})
+    (pool,) = fleet_view(pools, GRIDS, [base_lease, *others], {}, {7: 11}, waiting={})
     assert [worker["by_load"].partition(":")[0] for worker in pool["workers"]] == [
         "",
         "most of this engine's KV events can't be placed",
         "this engine's KV events can't be placed (so it is)",
         *["its KV blocks differ from those of most workers of its pool"] * 2,
     ]
-    (pool,) = fleet_view(pools, {POOL: hybrid}, [others[-1]], {}, {7: 11})
+    (pool,) = fleet_view(pools, {POOL: hybrid}, [others[-1]], {}, {7: 11}, waiting={})
     (worker,) = pool["workers"]
     assert (worker["by_load"], worker["blocks"]["cached"]) == ("", None), "the index has some of its blocks only"
 
@@ -103,13 +104,14 @@ def test_top_shows_each_worker_in_a_line(width: int) -> None:
         {"id": "a", "outcome": "ok", "prompt_tokens": 5, "first_token_s": 0.25, "ended_s": 1.5},
         {"id": "b", "state": "answering", "workers": ["one"], "prompt_tokens": 6},
     ]
-    view = fleet_view(pools, GRIDS | grids_of(pools), [lease("one")], {}, {7: 11})
+    view = fleet_view(pools, GRIDS | grids_of(pools), [lease("one")], {}, {7: 11}, waiting={mock().model: 3})
     console = Console(width=width, file=io.StringIO())
     with console.capture() as capture:
         console.print(shown({"replica": "r", "in_flight": 1, "held": 0, "pools": view, "requests": requests}))
     lines = capture.get().splitlines()
     (worker,) = (line for line in lines if line.startswith("one "))
     assert "3/8 +1" in worker
+    assert any(line.startswith(POOL) and line.rstrip().endswith(", 3 wait for room") for line in lines)
     assert "50/200 (10 lent)" in worker
     assert any(line.startswith("a ") and "1.500 s" in line for line in lines)
     assert any("answering one" in line for line in lines)

@@ -53,6 +53,7 @@ class FleetPool(TypedDict, closed=True):
     engine: str
     role: str
     task: str
+    held: int  # requests for its model, at all API replicas, for which no worker has room
     workers: list[FleetWorker]
 
 

@@ -8,6 +8,7 @@ from app.api.console.fleet_view import fleet_view
 from app.api.state import ApiState
 from app.dispatch.fleet.loads import entries
 from app.dispatch.observing.timeline_types import RecentEnded, RecentRunning
+from app.dispatch.placing.presence_record import held_everywhere
 from app.kv.prefix_index import packed
 from app.messages.lease import Lease
 from app.store import clock
@@ -39,13 +40,22 @@ async def _read(state: ApiState) -> Fleet:
     pools = list(state.pools)
     leases = await state.fleet.live(pools)
     groups = await state.wire.execute([("HVALS", state.keys.loads(pool)) for pool in pools])
+    models = sorted({pool.model for pool in state.pools.values()})
+    services = await state.wire.execute([("HGETALL", state.keys.service(model)) for model in models])
+    now = clock.now()
+    waiting = {
+        model: held_everywhere(dict(zip(flat[::2], flat[1::2], strict=True)), now)
+        for model, flat in zip(models, services, strict=True)
+    }
     loads = {place: entry for pool in groups for group in pool for place, entry in entries(group).items()}
     return {
-        "at": round(clock.now(), 1),
+        "at": round(now, 1),
         "replica": state.dispatcher.api,
         "in_flight": len(state.dispatcher.in_flight),
         "held": state.dispatcher.placer.held,
-        "pools": fleet_view(state.pools, state.fleet.grids, leases, loads, await _cached(state, leases)),
+        "pools": fleet_view(
+            state.pools, state.fleet.grids, leases, loads, await _cached(state, leases), waiting=waiting
+        ),
         "requests": [_with_model(state, one) for one in state.dispatcher.timelines.recent(_RECENT)],
     }
 

@@ -19,10 +19,12 @@ def fleet_view(
     leases: Sequence[Lease],
     loads: Mapping[bytes, bytes],
     cache_sizes: Mapping[int, int] | None,
+    *,
+    waiting: Mapping[str, int],
 ) -> list[FleetPool]:
     """`grids`: as `FleetReader` has them. `loads`: what is reserved, by place.
 
-    `cache_sizes`: blocks in the prefix index, by KV cache; None: it is away.
+    `cache_sizes`: blocks in the prefix index, by KV cache; None: it is away. `waiting`: for room, by model.
     """
     return [
         {
@@ -31,6 +33,7 @@ def fleet_view(
             "engine": pool.engine,
             "role": pool.role,
             "task": pool.task,
+            "held": waiting.get(pool.model, 0),
             "workers": sorted(
                 (_worker(lease, grids[name], loads, cache_sizes) for lease in leases if lease.worker.pool == name),
                 key=lambda worker: str(worker["id"]),

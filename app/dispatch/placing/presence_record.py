@@ -1,6 +1,7 @@
 """Writes and reads what API replicas tell each other of the tenants that use a model, in `service:<model>`. No I/O."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import chain
 
 from app.ids import ApiId, TenantId
@@ -19,6 +20,17 @@ _LIFE_MS = 600_000
 _MOST_ODD = 100
 
 _decode_presences = decoder(list[Presence])
+
+
+def held_everywhere(fields: Mapping[bytes, bytes], now: float) -> int:
+    """The number of requests that wait for room, at all replicas; those of other versions count for none."""
+    count = 0
+    for field, value in fields.items():
+        at, _, payload = value.partition(b" ")
+        with suppress(ValueError, TypeError):
+            if field[:1] == b"a" and now - float(at) < FRESH_S:
+                count += sum(presence.held for presence in _decode_presences(payload))
+    return count
 
 
 class PresenceRecord:

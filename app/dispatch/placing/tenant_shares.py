@@ -5,6 +5,7 @@ each round of placement reads and writes it, together with its own commands.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 
@@ -125,17 +126,24 @@ class TenantShares:
                 weights[f.tenant.name] = f.tenant.weight
         classes: dict[tuple[str, TenantId], set[int]] = {}
         wants: dict[tuple[str, TenantId], int] = {}
+        counts = Counter[tuple[str, TenantId]]()
         for f in waiting:
             flow = flow_of(f)
             which = self._model(f), flow.tenant
             classes.setdefault(which, set()).add(flow.priority_class)
+            counts[which] += 1
             wants[which] = wants.get(which, 0) + (now - f.attempt.held_since > _PATIENCE_S)
             weights[flow.tenant] = f.tenant.weight
         own: dict[str, list[Presence]] = {model: [] for model in self._services}
         for model, tenant in running.keys() | classes.keys():
             which = model, tenant
             presence = Presence(
-                tenant, weights[tenant], running.get(which, 0), sorted(classes.get(which, ())), wants.get(which, 0)
+                tenant,
+                weights[tenant],
+                running.get(which, 0),
+                sorted(classes.get(which, ())),
+                wants.get(which, 0),
+                held=counts[which],
             )
             self._of_model(model)
             own.setdefault(model, []).append(presence)

@@ -45,7 +45,8 @@ function poolSection({ pool: name }) {
     update(pool) {
       const does = { both: "prefill and decode", prefill: "prefill", decode: "decode", encode: "pictures encoded for others" };
       say(about, `${pool.model} on ${pool.engine}: ${pool.task === "generate" ? (does[pool.role] ?? pool.role) : pool.task}`
-        + (pool.workers.length ? "." : ". No worker is live."));
+        + (pool.workers.length ? "." : ". No worker is live.")
+        + (pool.held ? ` ${pool.held} requests wait for room.` : ""));
       keyed(cards, pool.workers, (worker) => worker.id, workerCard);
     },
   };

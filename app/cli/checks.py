@@ -28,6 +28,7 @@ from app.model_store.source import RemoteModel
 from app.model_store.store import ModelStore
 from app.pools.pools_file import load_pools
 from app.pools.schema import Pool
+from app.pools.without_effect import without_effect
 from app.settings import Settings, load_settings
 from app.store import sync_client
 
@@ -218,7 +219,8 @@ def _pool_check(name: str, pool: Pool, settings: Settings) -> Check:
         return Check(f"pool {name}", "warn", summary, f"not on this machine? {exc.message}")
     if pool.task == "transcribe" and not (find_spec("av") and find_spec("numpy")):
         return Check(f"pool {name}", "warn", summary, "API replicas decode no sound without the extra 'sound'")
-    return Check(f"pool {name}", "ok", f"{summary}, {length} tokens")
+    says = without_effect(pool)
+    return Check(f"pool {name}", "warn" if says else "ok", f"{summary}, {length} tokens", says)
 
 
 def _files(settings: Settings) -> Check:

@@ -133,6 +133,16 @@ def test_doctor_shows_what_each_pool_runs(tmp_path: Path) -> None:
     assert "xylem pull" in checks["pool p"]["advice"]
 
 
+def test_doctor_warns_of_a_template_that_no_chat_is_written_with(tmp_path: Path) -> None:
+    pools = tmp_path / "pools.yaml"
+    (tmp_path / "t.jinja").write_text("x")
+    fields = f"engine: mock, chat_template: {tmp_path / 't.jinja'}"
+    pools.write_text(f"pools: {{p: {{model: m, endpoints: [completions], {fields}}}, q: {{model: n, {fields}}}}}")
+    checks = _checks("--pools", str(pools))
+    assert [checks[name]["state"] for name in ("pool p", "pool q")] == ["warn", "ok"]
+    assert "chat_template has no effect" in checks["pool p"]["advice"]
+
+
 def test_up_refuses_an_engine_that_is_not_installed(tmp_path: Path) -> None:
     pools = tmp_path / "pools.yaml"
     pools.write_text("pools: {a: {model: m, engine: trtllm, path: /models/m}}")

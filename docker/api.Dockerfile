@@ -15,7 +15,7 @@ WORKDIR /srv/xylem
 COPY requirements/base.txt requirements/
 RUN pip install --no-deps --requirement requirements/base.txt
 
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE xylem.py ./
 COPY app app
 COPY workers workers
 # The programs that run as root whoever starts them are Debian's, and nothing here needs one.

@@ -22,7 +22,7 @@ COPY requirements/cpu.txt requirements/torch-cpu.txt requirements/
 RUN pip install --no-deps ${XYLEM_TORCH_INDEX:+--extra-index-url "$XYLEM_TORCH_INDEX"} --requirement requirements/torch-cpu.txt \
     && pip install --no-deps --requirement requirements/cpu.txt
 
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE xylem.py ./
 COPY app app
 COPY workers workers
 # The programs that run as root whoever starts them are Debian's, and nothing here needs one.

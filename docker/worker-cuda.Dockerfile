@@ -21,7 +21,7 @@ RUN apt-get update \
 COPY requirements/gpu.txt requirements/
 RUN pip install --no-deps --requirement requirements/gpu.txt
 
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE xylem.py ./
 COPY app app
 COPY workers workers
 # The programs that run as root whoever starts them are Debian's, and nothing here needs one.

@@ -1,5 +1,6 @@
 """The entry point of `xylem`."""
 
+import os
 from importlib.metadata import version
 from typing import Annotated
 
@@ -66,4 +67,6 @@ cli.command(context_settings={"allow_extra_args": True, "ignore_unknown_options"
 
 
 def main() -> None:
+    # What this starts finds its modules where this process has, and not in the working folder.
+    os.environ.setdefault("PYTHONSAFEPATH", "1")
     cli()

@@ -17,7 +17,7 @@ from app.settings import Settings
 
 _API_AND_FLOWER, _WORKERS, _STORE = range(3)  # the order of stopping: streams end before their workers do
 _API_DRAIN_S = 24.0  # before `Component.grace_s` is over, so that answers that take longer have an end
-_CELERY = [sys.executable, "-m", "celery", "-A", "app"]
+_CELERY = [sys.executable, "-m", "celery", "-A", "xylem"]
 
 
 class _Shipped(NamedTuple):

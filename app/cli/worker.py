@@ -36,6 +36,6 @@ def worker(
             return
     except XylemError as exc:
         refuse(exc.message)
-    argv = [sys.executable, "-m", "celery", "-A", "app", "worker", "-Q", pool, *context.args]
+    argv = [sys.executable, "-m", "celery", "-A", "xylem", "worker", "-Q", pool, *context.args]
     # This process becomes the worker, so signals reach it.
     os.execve(sys.executable, argv, os.environ | ({"XYLEM_ENGINE_ARGS": json.dumps(args)} if args else {}))  # noqa: S606 (no shell)

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -17,7 +18,8 @@ from tests.stack import BIN, free_port, stop, wait_until
 
 
 class System:
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, folder: Path | None = None) -> None:
+        """`folder`: that it is started in."""
         self.home = home / "home"
         self.port, self.flower_port, self.output = free_port(), free_port(), home / "output"
         argv = [BIN / "xylem", "up", "--engine", "mock", "--workers", "2"]
@@ -25,7 +27,11 @@ class System:
         self.began = time.monotonic()
         with self.output.open("wb") as sink:
             self.process = subprocess.Popen(
-                argv, env={**os.environ, "XYLEM_HOME": str(self.home)}, stdout=sink, stderr=subprocess.STDOUT
+                argv,
+                env={**os.environ, "XYLEM_HOME": str(self.home)},
+                cwd=folder,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
             )
 
     def wait_ready(self) -> None:
@@ -34,14 +40,20 @@ class System:
         self.children = psutil.Process(self.process.pid).children(recursive=True)
 
 
-@pytest.fixture
-def system(tmp_path: Path) -> Iterator[System]:
-    running = System(tmp_path)
+@contextmanager
+def started(home: Path, folder: Path | None = None) -> Iterator[System]:
+    running = System(home, folder)
     try:
         running.wait_ready()
         yield running
     finally:
         stop(running.process, signal.SIGINT, 30)
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> Iterator[System]:
+    with started(tmp_path) as running:
+        yield running
 
 
 @pytest.mark.alone
@@ -96,6 +108,23 @@ def test_a_killed_worker_is_started_again(system: System) -> None:
     wait_until(lambda: len(_workers(system)) == 2 and _workers(system) != before, "two workers again")
     live = f"http://127.0.0.1:{system.port}/ready"
     wait_until(lambda: httpx.get(live).json()["workers"] == {"mock": 2}, "both hold a lease")
+
+
+def test_it_starts_in_the_folder_of_a_project_that_has_modules_of_the_same_names(tmp_path: Path) -> None:
+    """Projects on FastAPI have an `app`, those on Celery have `workers`, and Flower's have a `flower.py`."""
+    project = tmp_path / "project"
+    for name in ("app/__init__.py", "app/celery.py", "workers/__init__.py", "tests/__init__.py", "flower.py"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text("raise SystemExit('a module of the project')\n")
+    with started(tmp_path, project) as running:
+        assert httpx.get(f"http://127.0.0.1:{running.port}/ready").json()["workers"] == {"mock": 2}
+        assert httpx.get(f"http://127.0.0.1:{running.flower_port}/healthcheck").is_success
+        url = (running.home / "run" / str(running.port) / "redis_url").read_text()
+        command = [BIN / "celery", "-A", "xylem", "inspect", "ping"]
+        pongs = subprocess.run(
+            command, cwd=project, env={**os.environ, "XYLEM_REDIS_URL": url}, capture_output=True, text=True, check=True
+        )
+        assert "3 nodes online." in pongs.stdout  # two workers and that of batches
 
 
 def _workers(system: System) -> set[int]:

@@ -251,7 +251,8 @@ class Settings(BaseSettings):
     # are required, of all clients together.
     file_quota: Annotated[int, Field(ge=0)] = 10 * 2**30
     file_bytes_in_all: Annotated[int, Field(ge=0)] = 2**40  # of all files of all clients
-    # Where painted pictures and videos are stored, as XYLEM_FILES. None: the folder `media` of XYLEM_HOME.
+    # Where painted pictures and videos are stored, and strings over 1 MB of kept requests and conversations, such as a
+    # photo. As XYLEM_FILES; None: the folder `media` of XYLEM_HOME.
     media_store: str | None = None
     media_keep_s: Annotated[int, Field(ge=1)] = 3600  # how long a painted picture or video is kept
     # Where clients reach the API, such as `https://api.example`, for the URLs of pictures and of results. None: as the

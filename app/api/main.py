@@ -41,6 +41,7 @@ from app.api.resumable.adopted_plan import adopted_plan
 from app.api.resumable.chat_index import ChatIndex
 from app.api.resumable.conversations import ConversationStore
 from app.api.resumable.kept_account import KeptAccounts
+from app.api.resumable.long_strings import LongStrings
 from app.api.resumable.owner import AnswerOwner
 from app.api.resumable.response_webhook import ResponseWebhook
 from app.api.resumable.store import ResumableStore
@@ -139,8 +140,9 @@ def create_app(settings: Settings | None = None, leaving: asyncio.Event | None =
             ledger = Ledger(core.wire, core.keys, core.dispatcher.api, api_keys)
             most = settings.keep_bytes_per_key, settings.keep_bytes
             tells = settings.webhook_url is not None
+            strings = LongStrings(media_storage)
             resumable_store = ResumableStore(
-                core.wire, core.keys, core.dispatcher.api, settings.keep_s, *most, tells=tells
+                core.wire, core.keys, core.dispatcher.api, settings.keep_s, *most, tells=tells, strings=strings
             )
 
             async def prepare(kept_request: KeptRequest, adoption: Adopted) -> Generation:
@@ -161,7 +163,7 @@ def create_app(settings: Settings | None = None, leaving: asyncio.Event | None =
             async def keep_file(kept_request: KeptRequest, file: bytearray) -> None:
                 await keep_video(app.state.xylem, kept_request, file)
 
-            conversations = ConversationStore(core.wire, core.keys, settings.keep_s, *most)
+            conversations = ConversationStore(core.wire, core.keys, settings.keep_s, *most, strings)
             at_end = ConversationEnd(core.models, conversations)
             answer_owner = AnswerOwner(
                 resumable_store,
@@ -187,12 +189,13 @@ def create_app(settings: Settings | None = None, leaving: asyncio.Event | None =
                 painted=media_storage,
                 files=file_store,
                 batch_store=batch_store,
-                chats=ChatIndex(core.wire, core.keys, *most),
+                chats=ChatIndex(core.wire, core.keys, *most, strings),
                 incoming=Incoming(settings.incoming_bytes),
                 answers=HeldBytes(settings.incoming_bytes, "Answers of yours that are on their way"),
                 started=int(time.time()),
             )
-            expiry = FileExpiry(storage, media_storage, file_store)
+            sweep_strings = partial(strings.sweep, core.wire, core.keys)
+            expiry = FileExpiry(storage, media_storage, file_store, sweep_strings)
             accounts = (
                 KeptAccounts(core.wire, core.keys),
                 FileAccounts(core.wire, core.keys, api_keys),

@@ -75,7 +75,7 @@ class Storage:
             # fsspec's own `readline` ignores its limit, and fetches a block for each line.
             yield io.BufferedReader(file, 2**20) if isinstance(file, AbstractBufferedFile) else file
 
-    def put(self, path: str, data: bytes | bytearray) -> None:
+    def put(self, path: str, data: bytes | bytearray | memoryview) -> None:
         """Raises: StorageDown."""
         with self.write(path) as file:
             file.write(data)
@@ -103,6 +103,19 @@ class Storage:
         with _mapped(path):
             if self._fs.exists(self._path(path)):
                 self._fs.rm(self._path(path), recursive=True)
+
+    def folders(self, path: str) -> list[str]:
+        """Names of the folders in this one. Raises: StorageDown."""
+        with suppress(FileGone), _mapped(path):
+            return [str(one).rpartition("/")[2] for one in self._fs.ls(self._path(path), detail=False)]
+        return []
+
+    def written_before(self, path: str, at: float) -> bool:
+        """Whether all below the folder was written before, seconds since the epoch. Raises: StorageDown."""
+        with suppress(FileGone), _mapped(path):
+            whole = self._path(path)
+            return all(self._fs.modified(one).timestamp() < at for one in self._fs.find(whole) or [whole])
+        return False
 
     def delete_unfinished(self, begun_before: float) -> int:
         """Deletes what processes left that died while they wrote it. Returns how many. Raises: StorageDown.

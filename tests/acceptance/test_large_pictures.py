@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 from threading import Event, Thread
 from typing import Any
 
 import httpx
+import openai
 import psutil
 import pytest
 from openai import OpenAI
@@ -24,7 +26,7 @@ from tests.encode_counts import settled, wait_for
 from tests.media.samples import video
 from tests.pictures import asked, url
 from tests.serving import Pools, client_of, outlived, replica_of, revive, served_by, standing_still
-from tests.stack import Stack, leases, mock_pool, timeline, wait_until, worker_process
+from tests.stack import Stack, all_free, leases, mock_pool, stop, timeline, wait_until, worker_process
 from tests.vlm import random_vlm
 
 POOL = "sees-pool"
@@ -43,7 +45,8 @@ def pools(_: Path) -> Pools:
     return {POOL: mock_pool(model="sees", **args) | path, **apart}
 
 
-served = served_by(pools, {"sees-0": POOL, "sees-1": POOL, **{name: name for name in APART.values()}})
+WORKERS = {"sees-0": POOL, "sees-1": POOL, **{name: name for name in APART.values()}}
+served = served_by(pools, WORKERS, XYLEM_MEDIA_STORE="{path}/media")
 
 
 def photo(seed: int, width: int = 1500, height: int = 1000) -> bytes:
@@ -53,6 +56,19 @@ def photo(seed: int, width: int = 1500, height: int = 1000) -> bytes:
     image.paste((7, seed, 7), (seed, seed, 300, 300))
     image.save(out, "PNG")
     return out.getvalue()
+
+
+def grain(seed: int) -> bytes:
+    """A PNG of 1.4 MB, as its pixels are."""
+    out = io.BytesIO()
+    Image.frombytes("RGB", (800, 600), Random(seed).randbytes(800 * 600 * 3)).save(out, "PNG")
+    return out.getvalue()
+
+
+def looked(*pictures: bytes) -> list[Any]:
+    """The input of a response, or a conversation's items, with these pictures."""
+    parts = [{"type": "input_image", "image_url": url(data), "detail": "auto"} for data in pictures]
+    return [{"type": "message", "role": "user", "content": [*parts, {"type": "input_text", "text": "What is it?"}]}]
 
 
 def answer(client: OpenAI, messages: list[Any], **fields: Any) -> Any:
@@ -78,10 +94,12 @@ def longest_command(s: Stack) -> Iterator[list[int]]:
 
         thread = Thread(target=listen)
         thread.start()
-        yield longest
-        end.set()
-        s.redis.ping()
-        thread.join(10)
+        try:
+            yield longest
+        finally:
+            end.set()
+            s.redis.ping()
+            thread.join(10)
         assert not thread.is_alive()
 
 
@@ -178,15 +196,11 @@ def test_an_answer_with_a_photo_goes_on_elsewhere_when_its_worker_is_killed(serv
 def test_a_kept_answer_is_continued_by_a_replica_that_reads_the_photo_anew(
     served: Stack, client: OpenAI, tmp_path: Path, *, background: bool
 ) -> None:
-    """The dead one has taken it along; the request has it still."""
+    """The dead one has taken its pixels along; the request has it still, long ones in the media store."""
     base = replica_of(served, f"dying-{background}")
-    look: Any = [
-        {"role": "user", "content": [{"type": "input_image", "image_url": url(photo(41)), "detail": "auto"},
-                                     {"type": "input_text", "text": "What is it?"}]}
-    ]  # fmt: skip
     fields: Any = {
         "model": "sees",
-        "input": look,
+        "input": looked(photo(41), grain(42)),
         "max_output_tokens": 90,
         "extra_body": {"seed": 1, "ignore_eos": True},
     }
@@ -200,3 +214,65 @@ def test_a_kept_answer_is_continued_by_a_replica_that_reads_the_photo_anew(
     over = wait_until(lambda: (r := client.responses.retrieve(response.id)).status not in going and r, "its end", 60)
     assert over.output_text == client.responses.create(**fields).output_text
     assert json.loads(over.model_dump_json())["status"] == "incomplete"
+
+
+def test_pixels_that_are_gone_with_their_replica_end_the_answer_once_and_clearly(served: Stack, client: OpenAI) -> None:
+    """Their file was deleted meanwhile: no other replica has them. The workers serve on."""
+    base, workers = replica_of(served, "lost"), [lease.worker.pid for lease in leases(served, POOL)]
+    file = client.files.create(file=("photo.png", photo(61), "image/png"), purpose="user_data")
+    part: Any = {"type": "input_image", "file_id": file.id, "detail": "auto"}
+    with standing_still(*workers):
+        with client_of(base) as first:
+            response = first.responses.create(
+                model="sees", input=[{"role": "user", "content": [part]}], background=True
+            )
+        wait_until(lambda: served.redis.keys(f"{served.deployment}:request:*"), "it is placed", every_s=0.01)
+        client.files.delete(file.id)
+        stop(served.names["lost"], signal.SIGKILL)
+    events = [*client.responses.retrieve(response.id, stream=True)]
+    ends = [event for event in events if event.type.removeprefix("response.") in ("completed", "failed", "incomplete")]
+    assert [event.type for event in ends] == ["response.failed"]
+    assert "did not come to its worker" in str(ends[0].response.error)
+    wait_until(lambda: all_free(served, POOL), "no worker has it any more")
+    assert text(client, asked(photo(61)))
+
+
+def kept_files(s: Stack) -> list[str]:
+    """The media store's files of kept requests and conversations."""
+    return [one.name for one in (s.directory / "media").glob("kept/*/*")]
+
+
+def test_what_is_kept_with_a_photo_has_it_in_the_media_store(served: Stack, client: OpenAI) -> None:
+    """A stored chat, responses, one of which continues the other, and a conversation: another replica reads them."""
+    photos, fields = [grain(number) for number in (51, 52)], {"model": "sees", "max_output_tokens": 8}
+    urls = [url(data) for data in photos]
+    with longest_command(served) as longest, client_of(replica_of(served, "reading")) as other:
+        chat = answer(client, asked(photos[0]), store=True)
+        wait_until(lambda: held(other, chat.id), "it is stored")
+        (message,) = other.chat.completions.messages.list(chat.id)
+        assert urls[0] in json.dumps(message.to_dict())
+        first = client.responses.create(**fields, input=looked(photos[0]))
+        assert other.responses.retrieve(first.id).output_text == first.output_text
+        again = other.responses.create(**fields, input=looked(photos[1]), previous_response_id=first.id)
+        (item,) = client.responses.input_items.list(again.id, limit=1)
+        assert urls[1] in json.dumps(item.to_dict())
+        conversation = client.conversations.create(items=looked(photos[0]))
+        reply = other.responses.create(**fields, input=looked(photos[1]), conversation=conversation.id)
+        before, asking, _ = client.conversations.items.list(conversation.id, order="asc")
+        assert urls[0] in json.dumps(before.to_dict())
+        assert urls[1] in json.dumps(asking.to_dict())
+        client.conversations.items.delete(str(asking.id), conversation_id=conversation.id)
+    assert longest[0] < MB
+    assert len(kept_files(served)) == 1 + 1 + 2 + 2 + 1
+    client.chat.completions.delete(chat.id)
+    for response in (first, again, reply):
+        client.responses.delete(response.id)
+    client.conversations.delete(conversation.id)
+    assert not kept_files(served)
+
+
+def held(client: OpenAI, chat: str) -> bool:
+    try:
+        return client.chat.completions.retrieve(chat).id == chat
+    except openai.NotFoundError:
+        return False

@@ -21,7 +21,6 @@ from tests.pictures import asked, png, url
 from tests.serving import Pools, client_of, outlived, refused, replica_of, revive, served_by, standing_still
 from tests.stack import (
     Stack,
-    free_port,
     indexed_blocks,
     leases,
     mock_pool,
@@ -306,19 +305,17 @@ def test_pixels_that_were_lost_with_their_replica_are_read_again_by_the_one_that
     served: Stack, client: OpenAI
 ) -> None:
     """A replica that dies between the request's record and its pixels leaves it so, as does Redis that dies with it."""
-    port = free_port()
-    owner = served.api("owner", port)
-    wait_until(lambda: served.ready(f"http://127.0.0.1:{port}"), "it listens")
+    base = replica_of(served, "owner")
     look: Any = [
         {"role": "user", "content": [{"type": "input_image", "image_url": url(png(63)), "detail": "auto"},
                                      {"type": "input_text", "text": "What is it?"}]}
     ]  # fmt: skip
     fields: Any = {"model": "sees", "input": look, "max_output_tokens": 16, "extra_body": {"seed": 1}}
     with standing_still(*(lease.worker.pid for lease in leases(served, POOL))):
-        with client_of(f"http://127.0.0.1:{port}") as first:
+        with client_of(base) as first:
             response = first.responses.create(**fields, background=True)
         wait_until(lambda: served.redis.keys("media:request:*"), "it is placed", every_s=0.01)
-        stop(owner, signal.SIGKILL)
+        stop(served.names["owner"], signal.SIGKILL)
         served.redis.delete(*served.redis.keys("media:media:*"))
     going = ("queued", "in_progress")
     over = wait_until(lambda: (r := client.responses.retrieve(response.id)).status not in going and r, "its end", 60)

@@ -118,6 +118,24 @@ def test_what_a_dead_process_was_writing_is_deleted_when_nobody_writes_it_any_mo
     assert names() == ["files/a"]
 
 
+def test_folders_are_told_with_when_they_were_written(storage: Storage) -> None:
+    assert storage.folders("kept") == []
+    for name in ("kept/a/1", "kept/a/2", "kept/b/1", "files/c"):
+        storage.put(name, memoryview(b"bytes"))
+    assert sorted(storage.folders("kept")) == ["a", "b"]
+    now = time.time()
+    assert [storage.written_before("kept/a", at) for at in (now - 60, now + 60)] == [False, True]
+    storage.delete("kept/a")
+    assert storage.folders("kept") == ["b"]
+    assert not storage.written_before("kept/a", now + 60), "nobody has to delete it"
+
+
+def test_a_folder_in_which_a_file_is_about_to_be_is_new(tmp_path: Path) -> None:
+    (tmp_path / "kept/a").mkdir(parents=True)
+    assert not Storage(str(tmp_path)).written_before("kept/a", time.time() - 60)
+    assert Storage(str(tmp_path)).written_before("kept/a", time.time() + 60)
+
+
 def test_nobody_sees_half_a_file(storage: Storage) -> None:
     with storage.write("files/a") as file:
         file.write(BIG)

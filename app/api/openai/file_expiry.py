@@ -1,6 +1,7 @@
 """Deleting expired files, and unfinished ones: every API replica does so, which does no harm."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from app.batch.file_store import FileStore
 from app.batch.records import StoredFile
@@ -13,6 +14,7 @@ from app.telemetry import logger
 log = logger(__name__)
 
 _EVERY_S = 60.0
+_OTHERS_EVERY_S = 600.0
 _UNFINISHED_EVERY_S = 3600.0
 _UNFINISHED_S = 86_400.0  # since the last byte of it: nobody writes it any more
 
@@ -24,13 +26,18 @@ async def forget(storage: Storage, files: FileStore, file: StoredFile) -> None:
 
 
 class FileExpiry:
-    def __init__(self, storage: Storage, media: Storage, files: FileStore) -> None:
-        self._storage, self._media, self._files = storage, media, files
+    def __init__(
+        self, storage: Storage, media: Storage, files: FileStore, others: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        """`others`: sweeps what has no record of its own."""
+        self._storage, self._media, self._files, self._others = storage, media, files, others
 
     async def run(self) -> None:
         """Removes expired and unfinished files, until cancelled."""
         async with asyncio.TaskGroup() as both:
             both.create_task(keep("files_not_swept", self.sweep, _EVERY_S))
+            if self._others is not None:
+                both.create_task(keep("long_strings_not_swept", self._others, _OTHERS_EVERY_S))
             both.create_task(keep("unfinished_files_not_swept", self.sweep_unfinished, _UNFINISHED_EVERY_S))
 
     async def sweep(self) -> None:

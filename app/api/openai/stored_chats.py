@@ -18,7 +18,7 @@ from app.api.state import ApiState, state_of
 from app.dispatch.asking import Asking
 from app.dispatch.media.media_reader import Asker
 from app.endpoint_registry import CHAT
-from app.errors import ModelNotFound, RequestError, RequestNotFound
+from app.errors import MediaLost, ModelNotFound, RequestError, RequestNotFound
 from app.ids import KeyId, RequestId
 from app.messages.kept import StoredChat
 from app.openai.answer_types import ChatDeleted, StoredChatCompletion, StoredChatList
@@ -68,7 +68,7 @@ async def _listed(state: ApiState, request: Request, key: KeyId, query: StoredCh
             objects[id_] = await _shown(state, request, record, chat)
         except RequestNotFound:  # deleted meanwhile
             continue
-        except (ModelNotFound, RequestError) as exc:  # the pools file has changed since
+        except (MediaLost, ModelNotFound, RequestError) as exc:  # the pools file has changed since, or the store
             log.warning("stored_chat_not_shown", request=id_, **record.kept.names, error=exc.code)
             continue
         remaining_bytes -= len(objects[id_])
@@ -104,7 +104,7 @@ async def delete(request: Request, chat: str) -> ChatDeleted:
     """Deletes it."""
     state = state_of(request)
     async with state.reading():
-        record, _ = await _find(request, chat)
+        record, _ = await _find(request, chat, short=True)
     await state.chats.remove(record.kept)
     await state.resumable_store.delete(record.kept.id)
     return {"id": record.kept.id, "object": "chat.completion.deleted", "deleted": True}
@@ -124,10 +124,10 @@ async def messages(request: Request, chat: str) -> Response:
         return LongResponse(await asyncio.to_thread(write) if len(body.messages) > _LONG else write(), state.answers)
 
 
-async def _find(request: Request, chat: str) -> tuple[Found, StoredChat]:
-    """One of the client's. Raises: RequestNotFound, StoreDown."""
+async def _find(request: Request, chat: str, *, short: bool = False) -> tuple[Found, StoredChat]:
+    """One of the client's. Raises: RequestNotFound, StoreDown; unless `short`, StorageDown and MediaLost."""
     state = state_of(request)
-    return await state.chats.find(RequestId(chat), state.api_keys.owner(request.scope))
+    return await state.chats.find(RequestId(chat), state.api_keys.owner(request.scope), short=short)
 
 
 async def _shown(state: ApiState, request: Request, existing: Found, chat: StoredChat) -> bytes:

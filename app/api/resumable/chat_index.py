@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from itertools import islice
 
-from app.api.resumable.store import MOST_BYTES, Found, check_room
+from app.api.resumable.long_strings import LongStrings
+from app.api.resumable.store import MOST_BYTES, Found, check_room, shortened, whole
 from app.errors import RequestNotFound
 from app.ids import KeyId, RequestId
 from app.keys import Keys
@@ -20,12 +21,23 @@ _PAGE = 256  # ids read at once
 class ChatIndex:
     """All methods raise StoreDown."""
 
-    def __init__(self, wire: Wire, keys: Keys, bytes_per_key: int = MOST_BYTES, bytes_in_all: int = MOST_BYTES) -> None:
-        self._wire, self._keys = wire, keys
+    def __init__(
+        self,
+        wire: Wire,
+        keys: Keys,
+        bytes_per_key: int = MOST_BYTES,
+        bytes_in_all: int = MOST_BYTES,
+        strings: LongStrings | None = None,
+    ) -> None:
+        """`strings`: as `ResumableStore` has them."""
+        self._wire, self._keys, self._strings = wire, keys, strings
         self._most = bytes_per_key, bytes_in_all
 
-    async def find(self, request: RequestId, key: KeyId) -> tuple[Found, StoredChat]:
-        """Raises: RequestNotFound, also for a chat that isn't complete yet, or failed."""
+    async def find(self, request: RequestId, key: KeyId, *, short: bool = False) -> tuple[Found, StoredChat]:
+        """`short`: long strings are a hyphen.
+
+        Raises: RequestNotFound, also for a chat that isn't complete yet, or failed; StorageDown, MediaLost.
+        """
         fields, score = await self._wire.execute(
             [
                 ("HMGET", self._keys.kept(request), "record", "epoch", "chat"),
@@ -35,6 +47,7 @@ class ChatIndex:
         record, epoch, chat = fields
         if score is None or record is None or chat is None or (kept_request := decode_kept(record)).key != key:
             raise _unknown(request)
+        kept_request = shortened(kept_request) if short else await whole(kept_request, self._strings)
         return Found(kept_request, int(epoch)), decode_stored_chat(chat)
 
     async def page(

@@ -1,15 +1,17 @@
 """Conversations in Redis: `conversation:<id>` has owner and metadata, `conversation-items:<id>` the items."""
 
+import asyncio
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
 import orjson
 from msgspec import Struct
 
+from app.api.resumable.long_strings import LONG, LongStrings, Parted, parted
 from app.api.resumable.store import Lost, check_room
-from app.errors import ConversationGone, ConversationLocked, RequestError, Saturated
+from app.errors import ConversationGone, ConversationLocked, RequestError, Saturated, StorageDown
 from app.ids import ConversationId, KeyId, RequestId, new_conversation_id
 from app.keys import Keys
 from app.openai.responses.answer_types import Conversation as ShownConversation
@@ -38,11 +40,22 @@ class Conversation(Struct, frozen=True):
 
 
 class ConversationStore:
-    """All methods raise StoreDown; with an id, also ConversationGone, even if the conversation is another client's."""
+    """All methods raise StoreDown; with an id, also ConversationGone, even if the conversation is another client's.
 
-    def __init__(self, wire: Wire, keys: Keys, keep_s: float, bytes_per_key: int, bytes_in_all: int) -> None:
-        """`keep_s`: how long a conversation is kept after its last change."""
-        self._wire, self._keys = wire, keys
+    Those that give or take items also raise StorageDown, if a string of one is too long for Redis.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        keys: Keys,
+        keep_s: float,
+        bytes_per_key: int,
+        bytes_in_all: int,
+        strings: LongStrings | None = None,
+    ) -> None:
+        """`keep_s`: how long a conversation is kept after its last change. `strings`: as `ResumableStore` has them."""
+        self._wire, self._keys, self._strings = wire, keys, strings
         self._keep_ms = round(keep_s * 1000)
         self._most = bytes_per_key, bytes_in_all
 
@@ -77,6 +90,10 @@ class ConversationStore:
     async def delete(self, conversation: ConversationId, key: KeyId) -> None:
         await self.find(conversation, key)
         names = *self._keys.conversation(conversation), *self._keys.kept_account()
+        if self._strings is not None:
+            (size_elsewhere,) = await self._wire.execute([("HGET", names[0], "elsewhere")])
+            if size_elsewhere:
+                await self._strings.delete(conversation)
         await self._wire.execute([("EVAL", END_CONVERSATION, 4, *names, conversation, key)])
 
     async def items(self, conversation: ConversationId, key: KeyId, most_bytes: float = math.inf) -> list[bytes]:
@@ -112,8 +129,17 @@ class ConversationStore:
             before = changes
             if not part:
                 return
-            yield part
+            async for some in self._whole(conversation, part):
+                yield some
             at += way * len(part)
+
+    async def _whole(self, conversation: ConversationId, part: list[bytes]) -> AsyncIterator[list[bytes]]:
+        """The items as they came; those with long strings one at a time. Raises: StorageDown, MediaLost."""
+        if self._strings is None or all(map(self._strings.is_whole, part)):
+            yield part
+            return
+        for raw in part:
+            yield [await self._strings.whole(conversation, raw)]
 
     async def unchanged(self, read: Callable[[], Awaitable[T]]) -> T:
         """Returns what `read` makes of `parts`, all of one time. Raises: Saturated, and what `read` raises."""
@@ -147,7 +173,9 @@ class ConversationStore:
 
     async def remove(self, conversation: ConversationId, key: KeyId, item: bytes) -> None:
         names = *self._keys.conversation(conversation), *self._keys.kept_account()
-        await self._wire.execute([("EVAL", UNSAY, 4, *names, conversation, key, item)])
+        parts = Parted(item, {}) if self._strings is None else await asyncio.to_thread(parted, item)
+        await self._wire.execute([("EVAL", UNSAY, 4, *names, conversation, key, parts.raw, parts.size)])
+        await self._forget(conversation, parts.strings)
 
     async def _converse(
         self,
@@ -163,9 +191,36 @@ class ConversationStore:
         own, items_key = self._keys.conversation(conversation)
         names = own, items_key, self._keys.kept(response) if response else own, *self._keys.kept_account()
         bounds: tuple[Any, ...] = ("", "", "") if response else (MOST, *self._bounds(quota))
-        values = conversation, key, self._keep_ms, record, response or "", epoch, *bounds
-        (reply,) = await self._wire.execute([("EVAL", CONVERSE, 5, *names, *values, *map(orjson.dumps, items))])
+        parts = await self._parted(items)
+        strings = {name: string for one in parts for name, string in one.strings.items()}
+        if strings and self._strings is not None:
+            await self._strings.put(conversation, strings)
+        values = (
+            conversation,
+            key,
+            self._keep_ms,
+            record,
+            response or "",
+            epoch,
+            *bounds,
+            sum(one.size for one in parts),
+        )
+        (reply,) = await self._wire.execute([("EVAL", CONVERSE, 5, *names, *values, *(one.raw for one in parts))])
+        if reply != -1 and (reply == 0 or reply[0]):
+            await self._forget(conversation, strings)
         return reply
+
+    async def _parted(self, items: Sequence[dict[str, Any]]) -> list[Parted]:
+        raw_items = [orjson.dumps(item) for item in items]
+        if self._strings is None or max(map(len, raw_items), default=0) <= LONG:
+            return [Parted(raw, {}) for raw in raw_items]
+        return [await asyncio.to_thread(parted, raw) for raw in raw_items]
+
+    async def _forget(self, conversation: ConversationId, strings: Collection[str]) -> None:
+        """Deletes strings of items that aren't kept. If the storage is away, they go with the conversation."""
+        if strings and self._strings is not None:
+            with suppress(StorageDown):
+                await self._strings.delete(conversation, strings)
 
     def _bounds(self, quota: Quota | None) -> tuple[int, int]:
         """The most bytes of an API key, and of all."""

@@ -13,7 +13,7 @@ from app.api.resumable.store import REFUSALS, Found, Lost, Over, ResumableStore,
 from app.dispatch.answering.generation import Generation
 from app.dispatch.answering.prompts import Adopted
 from app.dispatch.inflight import ATTEMPTS, ChoiceOutput
-from app.errors import Cancelled, KeptFull, StoreDown, WorkerLost, XylemError
+from app.errors import Cancelled, KeptFull, MediaLost, StorageDown, StoreDown, WorkerLost, XylemError
 from app.ids import ApiId, RequestId
 from app.messages.events import Delta, Done, Event, Failed, Progress
 from app.messages.kept import KeptRequest
@@ -160,6 +160,14 @@ class AnswerOwner:
             log.error("answer_not_understood", request=request, error=str(exc))
             await self._resumable_store.cancel(request, [Failed(request, 0, XylemError.code, _NOT_UNDERSTOOD)])
             await self._resumable_store.disown([request])
+            return
+        except MediaLost as exc:
+            log.error("answer_not_whole", request=request, error=exc.message)
+            await self._resumable_store.cancel(request, [Failed(request, 0, exc.code, exc.message)])
+            await self._resumable_store.disown([request])
+            return
+        except StorageDown as exc:  # it is this replica's by now, and is taken again
+            log.warning("adopted_answer_not_read", request=request, error=exc.message)
             return
         if record is not None and request not in self._running:
             log.warning("request_adopted", request=request, **record.kept.names, of=owner)

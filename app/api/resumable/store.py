@@ -4,9 +4,12 @@ import asyncio
 import hashlib
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from app.api.resumable.long_strings import LONG, LongStrings, parted
 from app.bounded.turns import Turns
 from app.endpoints import RESPONSE
 from app.errors import (
@@ -19,6 +22,7 @@ from app.errors import (
     RateLimited,
     RequestNotFound,
     Saturated,
+    StorageDown,
     StoreDown,
 )
 from app.ids import ApiId, ConversationId, KeyId, RequestId
@@ -71,7 +75,7 @@ _WHY_NOT = {-1: Lost, -3: Unkept, -4: Over}  # by what `append.lua` returns
 
 
 class ResumableStore:
-    """All methods raise StoreDown."""
+    """All methods raise StoreDown; those that take or give a request also StorageDown, if it has long strings."""
 
     def __init__(
         self,
@@ -83,12 +87,14 @@ class ResumableStore:
         bytes_in_all: int = MOST_BYTES,
         *,
         tells: bool = False,
+        strings: LongStrings | None = None,
     ) -> None:
         """`keep_s`: how long an answer is kept after its end. Above either number of bytes, nothing more is kept.
 
+        `strings`: of requests, that are too long for Redis; None: all are there.
         `tells`: whether there is a webhook, which is told of the ends of background responses.
         """
-        self._wire, self._keys, self.api, self._tells = wire, keys, api, tells
+        self._wire, self._keys, self.api, self._tells, self._strings = wire, keys, api, tells, strings
         self._keep_ms = round(keep_s * 1000)
         self._most = bytes_per_key, bytes_in_all
         # Of all streams that are read again, one long piece in a turn of the event loop.
@@ -126,32 +132,55 @@ class ResumableStore:
         conversation_keys = keys.conversation(conversation) if conversation else (own, own)
         first_of = join_key if join else own
         names = own, keys.kept_of(self.api), keys.answer_owners(), first_of, *conversation_keys, *keys.kept_account()
-        record = kept_request.id, self.api, encode(kept_request), self._life_ms(kept_request), epoch
+        in_redis, size_elsewhere = await self._parted(kept_request)
+        record = kept_request.id, self.api, encode(in_redis), self._life_ms(kept_request), epoch
         joining = kept_request.id if join else "", instead_of, kept_request.key
         per_key, in_all = self._most
         most = (per_key if quota is None else quota.most, in_all) if bounded else ("", "")
-        more = encode(kept_request.chat) if kept_request.chat else "", "" if read is None else read
+        more = encode(kept_request.chat) if kept_request.chat else "", "" if read is None else read, size_elsewhere
         values = *record, *joining, *most, *more
         ((full, first, wait_ms),) = await self._wire.execute([("EVAL", OWN, len(names), *names, *values)])
+        if size_elsewhere and (full or (join and first.decode() != kept_request.id)):
+            await self._forget_strings(kept_request.id)
         if full == b"locked":
             raise ConversationLocked(param="conversation")
         if full:
             raise _kept_full(full == b"key", quota, wait_ms)
         return RequestId(first.decode()) if join else kept_request.id
 
-    async def find(self, request: RequestId, key: KeyId) -> Found:
-        """A kept request of that API key's. Raises: RequestNotFound."""
+    async def find(self, request: RequestId, key: KeyId, *, short: bool = False) -> Found:
+        """A kept request of that API key's. `short`: long strings are a hyphen. Raises: RequestNotFound, MediaLost."""
         ((record, epoch),) = await self._wire.execute([("HMGET", self._keys.kept(request), "record", "epoch")])
         if record is None or (kept_request := decode_kept(record)).key != key:
             raise RequestNotFound(f"No answer with the id '{request}' is kept; they are deleted after a time.")
+        kept_request = shortened(kept_request) if short else await whole(kept_request, self._strings)
         return Found(kept_request, int(epoch))
 
     async def kept(self, request: RequestId) -> KeptRequest:
-        """The kept request, whoever asked for it. Raises: RequestNotFound."""
+        """The kept request, whoever asked for it; long strings are a hyphen. Raises: RequestNotFound."""
         (record,) = await self._wire.execute([("HGET", self._keys.kept(request), "record")])
         if record is None:
             raise RequestNotFound
-        return decode_kept(record)
+        return shortened(decode_kept(record))
+
+    async def _parted(self, kept_request: KeptRequest) -> tuple[KeptRequest, int]:
+        """The request for Redis, and how many of its bytes are elsewhere. Raises: StorageDown."""
+        raws = kept_request.body, kept_request.response.history
+        if self._strings is None or sum(map(len, raws)) <= LONG:
+            return kept_request, 0
+        body, history = [await asyncio.to_thread(parted, raw) for raw in raws]
+        strings = {**body.strings, **history.strings}
+        if not strings:
+            return kept_request, 0
+        await self._strings.put(kept_request.id, strings)
+        response = replace(kept_request.response, history=history.raw)
+        return replace(kept_request, body=body.raw, response=response), sum(map(len, strings.values()))
+
+    async def _forget_strings(self, request: RequestId) -> None:
+        """Deletes its long strings; if the storage is away, a later sweep does."""
+        if self._strings is not None:
+            with suppress(StorageDown):
+                await self._strings.delete(request)
 
     def _life_ms(self, kept_request: KeptRequest) -> int:
         """The time that it is kept before its end."""
@@ -226,6 +255,10 @@ class ResumableStore:
         Its epoch stays, too: without it, an owner that doesn't know yet would write the answer again.
         """
         names = self._keys.kept(request), self._keys.log(request), *self._keys.kept_account()
+        if self._strings is not None:
+            (size_elsewhere,) = await self._wire.execute([("HGET", names[0], "elsewhere")])
+            if size_elsewhere:
+                await self._strings.delete(request)
         await self._wire.execute([("EVAL", FORGET, 4, *names, request, self._keep_ms, _LAST_READ_MS)])
 
     async def disown(self, requests: Sequence[RequestId]) -> None:
@@ -259,12 +292,27 @@ class ResumableStore:
         keys = self._keys
         names = keys.kept(request), keys.kept_of(owner), keys.kept_of(self.api), keys.answer_owners()
         (reply,) = await self._wire.execute([("EVAL", ADOPT, 4, *names, request, owner, self.api)])
-        return None if reply is None else Found(decode_kept(reply[0]), int(reply[1]))
+        return None if reply is None else Found(await whole(decode_kept(reply[0]), self._strings), int(reply[1]))
 
     async def forget_owner(self, api: ApiId) -> None:
         """All its answers are adopted; unless it lives, and has some anew."""
         names = self._keys.answer_owners(), self._keys.kept_of(api)
         await self._wire.execute([("EVAL", FORGET_OWNER, 2, *names, api)])
+
+
+async def whole(kept_request: KeptRequest, strings: LongStrings | None) -> KeptRequest:
+    """The request as it came. Raises: StorageDown, MediaLost."""
+    body, history = kept_request.body, kept_request.response.history
+    if strings is None or (strings.is_whole(body) and strings.is_whole(history)):
+        return kept_request
+    body, history = [await strings.whole(kept_request.id, raw) for raw in (body, history)]
+    return replace(kept_request, body=body, response=replace(kept_request.response, history=history))
+
+
+def shortened(kept_request: KeptRequest) -> KeptRequest:
+    """The request with a hyphen for each long string."""
+    body, history = map(LongStrings.shortened, (kept_request.body, kept_request.response.history))
+    return replace(kept_request, body=body, response=replace(kept_request.response, history=history))
 
 
 def check_room(full: bytes, wait_ms: int) -> None:

@@ -163,7 +163,7 @@ async def input_items(request: Request, response: str) -> Response:
     """The input of a kept response, item by item."""
     state, query = state_of(request), parse(ItemsQuery, query_of(request.query_params))
     async with state.reading():
-        record, progress = await _find(state, request.scope, response)
+        record, progress = await _find(state, request.scope, response, short=False)
         references = {}
         if any(isinstance(item, ItemReference) for item in progress.body.items):
             references = (await parse_off_loop(History, record.kept.response.history)).referenced
@@ -197,9 +197,9 @@ async def delete(request: Request, response: str) -> shown.ResponseDeleted:
     return {"id": record.kept.id, "object": "response", "deleted": True}
 
 
-async def _find(state: ApiState, scope: Scope, response: str) -> tuple[Found, ResponseObject]:
-    """One of the client's. Raises: RequestNotFound, StoreDown."""
-    record = await state.resumable_store.find(RequestId(response), state.api_keys.owner(scope))
+async def _find(state: ApiState, scope: Scope, response: str, *, short: bool = True) -> tuple[Found, ResponseObject]:
+    """One of the client's; `short`: without what only its input shows. Raises: RequestNotFound, StoreDown."""
+    record = await state.resumable_store.find(RequestId(response), state.api_keys.owner(scope), short=short)
     if record.kept.kind != KIND:
         raise RequestNotFound
     body = await parse_off_loop(ResponseRequest, record.kept.body)

@@ -35,7 +35,7 @@ if key and bytes > 0 and no_room(key, bytes, most or ARGV[7], ARGV[8]) then
   redis.call('SREM', KEYS[3], ARGV[1])
   tell()
   release(ARGV[1], key)
-  count(ARGV[1], key, redis.call('HSTRLEN', KEYS[1], 'record') + #ARGV[9] + 512)
+  count(ARGV[1], key, redis.call('HSTRLEN', KEYS[1], 'record') + (redis.call('HGET', KEYS[1], 'elsewhere') or 0) + #ARGV[9] + 512)
   redis.call('PEXPIRE', KEYS[1], ARGV[10])
   redis.call('PEXPIRE', KEYS[2], ARGV[10])
   expires_in(ARGV[1], key, ARGV[10])

@@ -4,7 +4,7 @@
 -- ARGV  1 id  2 life of the epoch, ms, from now on  3 life of the log, ms
 local key = redis.call('HGET', KEYS[1], 'key')
 if key then release(ARGV[1], key) end
-redis.call('HDEL', KEYS[1], 'record', 'key', 'chat')
+redis.call('HDEL', KEYS[1], 'record', 'key', 'chat', 'elsewhere')
 redis.call('HINCRBY', KEYS[1], 'epoch', 1)
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 redis.call('PEXPIRE', KEYS[2], ARGV[3])

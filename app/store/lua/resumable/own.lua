@@ -7,6 +7,7 @@
 --       7 an earlier such reply that is void now  8 its API key
 --       9 kept bytes of that API key at most  10 of all keys at most ('': no limit)
 --       11 StoredChat (msgpack), or ''  12 how many items of the conversation the request has read; '': not to be checked
+--       13 bytes of it that are not in Redis
 -- returns {the limit reached: '', 'key' or 'all'; 'locked': another response is being made in the conversation, or was
 --          since its items were read; the reply of the first request with that idempotency key or ARGV 6,
 --          ms until the next kept answer expires}. Sent twice, the second changes nothing.
@@ -22,7 +23,7 @@ if converses and ARGV[12] ~= '' and redis.call('HGET', KEYS[5], 'busy') ~= KEYS[
   if is_locked or redis.call('LLEN', KEYS[6]) ~= tonumber(ARGV[12]) then return {'locked', '', 0} end
 end
 if redis.call('HEXISTS', KEYS[7], 'id:' .. ARGV[1]) == 0 then
-  local bytes = #ARGV[3] + #ARGV[11] + 512
+  local bytes = #ARGV[3] + #ARGV[11] + 512 + ARGV[13]
   local full, wait_ms = no_room(ARGV[8], bytes, ARGV[9], ARGV[10])
   if full then return {full, '', wait_ms} end
   count(ARGV[1], ARGV[8], bytes)
@@ -30,6 +31,7 @@ end
 if ARGV[6] ~= '' then redis.call('SET', KEYS[4], ARGV[6], 'PX', ARGV[4]) end
 redis.call('HSET', KEYS[1], 'record', ARGV[3], 'owner', ARGV[2], 'epoch', ARGV[5], 'key', ARGV[8])
 if ARGV[9] ~= '' then redis.call('HSET', KEYS[1], 'most', ARGV[9]) end
+if ARGV[13] ~= '0' then redis.call('HSET', KEYS[1], 'elsewhere', ARGV[13]) end
 if ARGV[11] ~= '' then redis.call('HSET', KEYS[1], 'chat', ARGV[11]) end
 redis.call('PEXPIRE', KEYS[1], ARGV[4])
 if converses and not is_locked then redis.call('HSET', KEYS[5], 'busy', KEYS[1]) end

@@ -31,10 +31,14 @@ _ENGINE_ENV = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
 
 
 def xylem(
-    run_dir: Path, pool: Mapping[str, Any], workers: int, root: Path | None = None
+    run_dir: Path,
+    pool: Mapping[str, Any],
+    workers: int,
+    root: Path | None = None,
+    more_env: Mapping[str, str] | None = None,
 ) -> AbstractContextManager[System]:
-    """`workers` of one pool; `pool` is an entry of the pools file; `root` as in `fleet`. Raises: Unavailable."""
-    return fleet(run_dir, {_POOL: pool}, {_POOL: workers}, root=root)
+    """`workers` of one pool; `pool` is an entry of the pools file; others as in `fleet`. Raises: Unavailable."""
+    return fleet(run_dir, {_POOL: pool}, {_POOL: workers}, more_env=more_env, root=root)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ TARGETS = targets("""
     listed: rows_open <= 0
     revoke: revoke_ms_p99 <= 500
     cpu: request_cpu_ratio <= 1.02
+    photos: photos_redis_mb <= 32, photos_ttft_ratio <= 1.05
 """)
 _VALUES = "_values"
 

@@ -70,7 +70,7 @@ def test_nothing_of_the_build_is_left(image: str, containers: Containers) -> Non
     assert (root / "etc/pip.conf").read_bytes() == b""
     assert list((root / "opt").iterdir()) == []
     assert {path.name for path in (root / "srv/xylem").iterdir()} == {
-        "LICENSE", "README.md", "app", "pyproject.toml", "requirements", "workers"
+        "LICENSE", "README.md", "app", "pyproject.toml", "requirements", "workers", "xylem.py"
     }  # fmt: skip
     assert [path for path in (root / "srv/xylem").rglob("*") if path.name in {".git", "tests", "__pycache__"}] == []
     if image == "api":

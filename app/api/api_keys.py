@@ -33,7 +33,7 @@ _WITH_ADMIN_KEY = {
     "/v1/organization/usage/completions",
 }
 _REPOSITORY = "/v2/repository/models/"  # below it models are loaded and unloaded, with the admin key
-_OPEN_PATHS = {*_WITH_ADMIN_KEY, "/v2/health/live", "/v2/health/ready"}
+_OPEN_PATHS = {*_WITH_ADMIN_KEY, "/", "/v2/health/live", "/v2/health/ready"}
 _FOR_ADMINS = {"requests"}  # also take the admin key, for which they show the requests of all clients
 _ADMIN = "xylem.admin"
 _IN_SCOPE = "xylem.key"

@@ -35,7 +35,18 @@ from app.api.openai.responses import conversation_routes, derived_routes
 from app.api.openai.responses import routes as responses
 from app.api.openai.responses.conversation_end import ConversationEnd
 from app.api.openai.transcription import routes as transcriptions
-from app.api.operations import admin, erasures, health, loras, pool_state, prefixes, spending, tenants, usage_reports
+from app.api.operations import (
+    admin,
+    erasures,
+    health,
+    loras,
+    pool_state,
+    prefixes,
+    root,
+    spending,
+    tenants,
+    usage_reports,
+)
 from app.api.operations.erasing import Erasing
 from app.api.resumable.adopted_plan import adopted_plan
 from app.api.resumable.chat_index import ChatIndex
@@ -233,6 +244,7 @@ def create_app(settings: Settings | None = None, leaving: asyncio.Event | None =
     failure.install(app)
     _include(app, completions, stored_chats, derived_routes, responses, conversation_routes, messages, message_batches)
     _include(app, encodings, images, videos, token_generation, transcriptions, kserve, files, batches, tokens, health)
+    app.include_router(root.router)
     app.include_router(repository_routes.router)
     app.include_router(repository_routes.changes)
     _include(app, admin, erasures, loras, pool_state, prefixes, tenants, spending, usage_reports, fleet)

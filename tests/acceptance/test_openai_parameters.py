@@ -625,6 +625,15 @@ def test_the_probes_say_that_all_is_well(http: httpx.Client) -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+.*", http.get("/version").json()["version"])
 
 
+def test_the_root_leads_browsers_to_the_console_and_tells_others_what_is_here(http: httpx.Client) -> None:
+    links = http.get("/").json()
+    assert links["api"] == "/v1"
+    for name in ("models", "docs", "openapi", "ready", "console"):
+        assert http.get(links[name]).status_code == 200
+    browser = http.get("/", headers={"accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
+    assert (browser.status_code, browser.headers["location"]) == (307, links["console"])
+
+
 def metric(http: httpx.Client, name: str, **labels: str) -> float:
     """0 where there is none yet."""
     for line in http.get("/metrics").text.splitlines():

@@ -103,7 +103,7 @@ def test_timelines_want_a_clients_key_or_an_admins(locked: Stack) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/live", "/health", "/ready", "/metrics", "/sd", "/version", "/docs", "/openapi.json"]
+    "path", ["/", "/live", "/health", "/ready", "/metrics", "/sd", "/version", "/docs", "/openapi.json"]
 )
 def test_probes_metrics_and_documentation_stay_open(locked: Stack, path: str) -> None:
     """Probes have no key."""

@@ -103,7 +103,7 @@ async def test_a_digest_with_the_same_first_bytes_is_another_key(redis: "Redis",
 
 
 @pytest.mark.parametrize("path", [
-    "/v1/models", "/v1/completions", "/tokenize", "/detokenize", "/requests/cmpl-1", "/", "//live", "/added/later",
+    "/v1/models", "/v1/completions", "/tokenize", "/detokenize", "/requests/cmpl-1", "//", "//live", "/added/later",
     "/Live", "/liveness", "/v1/../live", "*", "",
 ])  # fmt: skip
 async def test_what_is_not_declared_open_is_closed(redis: "Redis", wire: Wire, path: str) -> None:
@@ -114,7 +114,7 @@ async def test_what_is_not_declared_open_is_closed(redis: "Redis", wire: Wire, p
 
 
 @pytest.mark.parametrize(
-    "path", ["/live", "/health", "/ready", "/metrics", "/sd", "/version", "/docs", "/openapi.json"]
+    "path", ["/", "/live", "/health", "/ready", "/metrics", "/sd", "/version", "/docs", "/openapi.json"]
 )
 async def test_what_probes_and_people_look_at_is_open(redis: "Redis", wire: Wire, path: str) -> None:
     """Nothing of prompts and answers is there."""

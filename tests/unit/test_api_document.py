@@ -56,6 +56,7 @@ NO_JSON = {
     "GET /v2/health/live", "GET /v2/health/ready", "GET /v2/models/{name}/ready",
     "GET /v2/models/{name}/versions/{version}/ready",
     "POST /v1/load_lora_adapter", "POST /v1/unload_lora_adapter", "DELETE /v1/models/{name}",
+    "POST /v2/repository/models/{name}/load", "POST /v2/repository/models/{name}/unload",
 }  # fmt: skip
 
 

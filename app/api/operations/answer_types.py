@@ -190,3 +190,14 @@ class Live(TypedDict, closed=True):
 
 class Version(TypedDict, closed=True):
     version: str
+
+
+class Addresses(TypedDict, closed=True):
+    """Paths on this host."""
+
+    api: str
+    models: str
+    docs: str
+    openapi: str
+    ready: str
+    console: NotRequired[str]

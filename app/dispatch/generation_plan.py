@@ -46,10 +46,12 @@ class GenerationPlan(Struct, frozen=True):
     grammars: Sequence[GrammarCheck] = ()  # to be checked before it is placed
     effort: str | None = None  # of reasoning, if it is another than the request's
     priced_as: str = ""  # the model whose price it has, if the answer names another
+    ignored: Sequence[str] = ()  # fields of the body that change nothing with this model
 
     @property
     def headers(self) -> dict[str, str]:
-        return {} if self.effort is None else {"x-xylem-reasoning-effort": self.effort}
+        headers = {} if self.effort is None else {"x-xylem-reasoning-effort": self.effort}
+        return headers | ({"x-xylem-ignored": ", ".join(self.ignored)} if self.ignored else {})
 
     @property
     def answer_tokens(self) -> int:

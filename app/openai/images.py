@@ -3,7 +3,7 @@
 import asyncio
 from base64 import b64encode
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from msgspec.structs import replace
 from pydantic import Field
@@ -15,8 +15,20 @@ from app.dispatch.media.media_reader import Origin, Sample
 from app.endpoints import IMAGES
 from app.errors import RequestError
 from app.messages.job import Painting
-from app.openai.painting import PaintingRequest, begun_painting, next_seed, painter, painting_plan
+from app.openai.painting import (
+    Guidance,
+    NegativePrompt,
+    PaintingRequest,
+    Seed,
+    Steps,
+    begun_painting,
+    next_seed,
+    painter,
+    painting_plan,
+)
 from app.openai.picture_answers import FileFormat, Picture, Pictures, PictureUsage
+from app.pools.schema import Quality
+from app.schemas.body import Body
 from app.schemas.neutral import NEUTRAL_OF_IMAGES, neutral
 from app.schemas.validation import parse_off_loop
 
@@ -33,6 +45,8 @@ class PicturesRequest(PaintingRequest):
     output_compression: Annotated[int, Field(ge=0, le=100)] | None = None  # percent of quality, of jpeg and webp
     stream: bool | None = None
     partial_images: Annotated[int, Field(ge=0, le=3)] | None = None
+    quality: Quality | Literal["auto"] | None = None  # the pool says which of them have how many steps
+    style: Literal["vivid", "natural"] | None = None  # of OpenAI's own model: changes nothing
 
     def check(self) -> None:
         """Raises: RequestError."""
@@ -44,9 +58,28 @@ class PicturesRequest(PaintingRequest):
             raise RequestError("'output_compression' is for the formats jpeg and webp.", param="output_compression")
 
 
+class PictureExtension(Body):
+    """Fields of `nvext`, by which Dynamo's clients say the same."""
+
+    negative_prompt: NegativePrompt | None = None
+    num_inference_steps: Steps | None = None
+    guidance_scale: Guidance | None = None
+    seed: Seed | None = None
+
+
 @neutral(NEUTRAL_OF_IMAGES)
 class ImageRequest(PicturesRequest):
     """A picture of a text."""
+
+    nvext: PictureExtension | None = None
+
+    def merged(self) -> Self:
+        """The request with the extension's values in its own fields. Raises: RequestError if they have others."""
+        extra = {} if self.nvext is None else self.nvext.model_dump(exclude_none=True)
+        for name, value in extra.items():
+            if getattr(self, name) not in (None, value):
+                raise RequestError(f"'nvext.{name}' is not what '{name}' is.", param=f"nvext.{name}")
+        return self.model_copy(update={**extra, "nvext": None}) if extra else self
 
 
 @neutral(NEUTRAL_OF_IMAGES)
@@ -58,7 +91,7 @@ class EditRequest(PicturesRequest):
 
 async def understand(asking: Asking, raw: bytes) -> tuple[ImageRequest, GenerationPlan]:
     """Raises: XylemError."""
-    body = await asking.served(await parse_off_loop(ImageRequest, raw), "images")
+    body = await asking.served((await parse_off_loop(ImageRequest, raw)).merged(), "images")
     return body, pictures_plan(asking, body)
 
 
@@ -85,14 +118,23 @@ def pictures_plan(asking: Asking, body: PicturesRequest) -> GenerationPlan:
     """Raises: RequestError, ModelNotFound."""
     body.check()
     model = painter(asking, body, videos=False)
+    by_quality = model.painting.quality_steps.items()
+    usual_steps = next((steps for quality, steps in by_quality if quality == body.quality), None)
     first = replace(
-        begun_painting(body, model),
+        begun_painting(body, model, usual_steps),
         format=body.output_format or "png",
         quality=100 if body.output_compression is None else body.output_compression,
         previews=body.partial_images or 0,
     )
     paintings = [replace(first, seed=next_seed(first, number)) for number in range(body.n or 1)]
-    return painting_plan(asking, body, IMAGES.prefix, model, paintings, whole=not body.stream)
+    plan = painting_plan(asking, body, IMAGES.prefix, model, paintings, whole=not body.stream)
+    return replace(plan, ignored=_ignored(body, usual_steps))
+
+
+def _ignored(body: PicturesRequest, usual_steps: int | None) -> list[str]:
+    """Fields that say something and change nothing. The qualities that mean a model's usual one say nothing."""
+    usual = usual_steps is not None or body.quality in (None, "auto", "standard")
+    return [*([] if usual else ["quality"]), *([] if body.style is None else ["style"])]
 
 
 async def painted_files(call: GenerationBase) -> list[bytearray]:

@@ -21,6 +21,10 @@ _LONGEST = 32_000  # characters of a prompt, as OpenAI has it
 _NO_OUTPUT = Sampling(max_tokens=0)
 
 Prompt = Annotated[str, Field(min_length=1, max_length=_LONGEST)]
+NegativePrompt = Annotated[str, Field(max_length=_LONGEST)]
+Steps = Annotated[int, Field(ge=1)]
+Guidance = Annotated[float, Field(ge=0, le=100)]
+Seed = Annotated[int, Field(ge=0, lt=SEEDS)]
 
 
 class PaintingRequest(ModelRequest):
@@ -29,22 +33,25 @@ class PaintingRequest(ModelRequest):
     prompt: Prompt
     size: Annotated[str, Field(max_length=16)] | None = None  # "1024x768"; `auto`: as the pool says
     # Extensions, by the names that most servers of such models have.
-    negative_prompt: Annotated[str, Field(max_length=_LONGEST)] | None = None
-    num_inference_steps: Annotated[int, Field(ge=1)] | None = None
-    guidance_scale: Annotated[float, Field(ge=0, le=100)] | None = None
-    seed: Annotated[int, Field(ge=0, lt=SEEDS)] | None = None  # of the first picture; each next one has the next seed
+    negative_prompt: NegativePrompt | None = None
+    num_inference_steps: Steps | None = None
+    guidance_scale: Guidance | None = None
+    seed: Seed | None = None  # of the first picture; each next one has the next seed
 
     def understood(self) -> bytes:
         """The fields on which the answer depends, as JSON that parses to an equal request."""
         return self.model_dump_json(exclude_none=True).encode()
 
 
-def begun_painting(body: PaintingRequest, model: Model) -> Painting:
-    """Checks the request against the pool's limits. Raises: RequestError that names the field."""
+def begun_painting(body: PaintingRequest, model: Model, usual_steps: int | None = None) -> Painting:
+    """Checks the request against the pool's limits. Raises: RequestError that names the field.
+
+    `usual_steps`: if the request names no number; None: the pool's.
+    """
     rules = model.painting
     width, height = _size(body.size, rules)
-    steps = rules.steps if body.num_inference_steps is None else body.num_inference_steps
-    if steps > rules.max_steps:
+    steps = body.num_inference_steps
+    if steps is not None and steps > rules.max_steps:
         raise RequestError(
             f"'num_inference_steps': {model.name} takes up to {rules.max_steps}, not {steps}.",
             param="num_inference_steps",
@@ -53,7 +60,7 @@ def begun_painting(body: PaintingRequest, model: Model) -> Painting:
         body.prompt,
         width,
         height,
-        steps=steps,
+        steps=steps or usual_steps or rules.steps,
         seed=secrets.randbelow(SEEDS) if body.seed is None else body.seed,
         guidance=rules.guidance if body.guidance_scale is None else body.guidance_scale,
         negative=body.negative_prompt or "",

@@ -136,6 +136,9 @@ class Scale(_Part):
         return self
 
 
+Quality = Literal["low", "medium", "high", "standard", "hd"]
+
+
 class PaintRules(_Part):
     """Limits of what clients may ask of a model that paints, and what they get without asking."""
 
@@ -145,6 +148,8 @@ class PaintRules(_Part):
     max_pixels: Count = 4 * 2**20  # of a picture, or a frame
     steps: Count = 30  # of denoising, if a request says nothing
     max_steps: Count = 100  # that a request may ask for
+    # Steps of OpenAI's `quality`, as `{low: 10, high: 50}`. A value that is not here changes nothing; a header says so.
+    quality_steps: dict[Quality, Count] = {}
     guidance: Annotated[float, Field(ge=0, le=100)] | None = None  # null: as the model has it
     fps: Annotated[int, Field(gt=0, le=120)] = 16  # of videos
     seconds: Annotated[float, Field(gt=0, le=600)] = 4.0  # of a video, if a request says nothing

@@ -162,8 +162,6 @@ NEUTRAL_OF_IMAGES: Mapping[str, tuple[Any, ...]] = {
     "frame_duration_ms": (),
     "input_fidelity": ("low",),
     "moderation": ("auto", "low"),
-    "quality": ("auto", "standard"),
-    "style": (),
     "svg": (),
 }
 

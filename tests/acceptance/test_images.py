@@ -25,6 +25,7 @@ from tests.stack import Stack, all_free, leases, metric, pid_of_worker, timeline
 
 POOL, STEP_MS = "image-pool", 20.0
 RULES = {"size": "64x64", "sizes": ["32x32", "64x32", "96x64"], "max_pixels": 4096, "steps": 4, "max_steps": 2000}
+RULES["quality_steps"] = {"low": 2, "high": 6}
 
 
 PAINTER: dict[str, Any] = {
@@ -75,6 +76,45 @@ def test_size_steps_guidance_and_negative_prompt_reach_the_engine(client: OpenAI
     )
     assert b64decode(response.data[0].b64_json) == expected_picture
     assert (response.size, response.output_format) == ("64x32", "jpeg")
+
+
+def test_a_quality_has_the_pools_steps_unless_the_request_has_its_own(client: OpenAI) -> None:
+    for quality, steps in (("low", 2), ("high", 6), ("auto", 4)):
+        answer = client.images.with_raw_response.generate(
+            model="painter", prompt="a cat", quality=quality, extra_body={"seed": 1}
+        )  # type: ignore[call-overload]
+        assert b64decode(answer.parse().data[0].b64_json) == made("a cat", 1, steps, steps=steps)
+        assert "x-xylem-ignored" not in answer.headers
+    own = client.images.generate(
+        model="painter", prompt="a cat", quality="low", extra_body={"seed": 1, "num_inference_steps": 3}
+    )
+    assert [b64decode(d.b64_json or "") for d in own.data or ()] == [made("a cat", 1, 3, steps=3)]
+    edit = client.images.edit(
+        image=("a.png", png()), model="painter", prompt="a cat", quality="high", extra_body={"seed": 1, "strength": 1.0}
+    )
+    pixels = picture_of(30, 40, Image.new("RGB", (40, 30), "red").tobytes())
+    of_six_steps = picture(Painting("a cat", 64, 64, 6, 1, strength=1.0), 6, pixels.sha256)
+    assert [b64decode(d.b64_json or "") for d in edit.data or ()] == [of_six_steps]
+
+
+def test_what_changes_nothing_is_named_in_a_header(client: OpenAI) -> None:
+    """A stream has it, too."""
+    images = client.images.with_raw_response
+    answer = images.generate(model="painter", prompt="a cat", quality="hd", style="vivid", extra_body={"seed": 1})
+    assert answer.headers["x-xylem-ignored"] == "quality, style"
+    assert b64decode((answer.parse().data or [])[0].b64_json or "") == made("a cat", 1)
+    with client.images.with_streaming_response.generate(
+        model="painter", prompt="a cat", style="natural", stream=True
+    ) as stream:
+        assert stream.headers["x-xylem-ignored"] == "style"
+
+
+def test_the_extension_of_dynamos_clients_says_the_same_as_the_fields(served: Stack) -> None:
+    fields = {"seed": 1, "num_inference_steps": 2, "guidance_scale": 3.5, "negative_prompt": "a dog"}
+    by_extension, by_fields = post(served, nvext=fields), post(served, **fields)
+    assert by_extension.json()["data"] == by_fields.json()["data"]
+    assert by_extension.json()["data"] != post(served, seed=1).json()["data"]
+    assert post(served, **fields, nvext={"seed": 1}).json()["data"] == by_fields.json()["data"]
 
 
 def test_a_stream_has_partial_pictures_and_ends_with_the_whole_one(client: OpenAI) -> None:
@@ -208,7 +248,12 @@ def test_a_form_names_no_codec(served: Stack, path: str) -> None:
         ({"prompt": ""}, "prompt"),
         ({"prompt": "x" * 32_001}, "prompt"),
         ({"response_format": "gif"}, "response_format"),
-        ({"quality": "high"}, "quality"),
+        ({"quality": "best"}, "quality"),
+        ({"style": "bold"}, "style"),
+        ({"nvext": {"annotations": ["a"]}}, "nvext.annotations"),
+        ({"nvext": {"seed": -1}}, "nvext.seed"),
+        ({"nvext": {"seed": 1}, "seed": 2}, "nvext.seed"),
+        ({"nvext": {"num_inference_steps": 2001}}, "num_inference_steps"),
         ({"partial_images": 1}, "partial_images"),
         ({"stream": True, "partial_images": 4}, "partial_images"),
         ({"stream": True, "response_format": "url"}, "response_format"),

@@ -21,12 +21,12 @@ NAMES = sorted(_PROXIES)
 
 
 @contextmanager
-def proxy(name: str, folder: Path, api_port: int) -> Iterator[str]:
-    """Runs it before an API; yields its address. Raises: AssertionError when it isn't installed."""
+def proxy(name: str, folder: Path, api_port: int, port: int | None = None) -> Iterator[str]:
+    """Runs it before an API, at a free port or this one; yields its address. Raises: AssertionError: not installed."""
     file, argv = _PROXIES[name]
     binary = shutil.which(argv[0]) or shutil.which(argv[0], path="/usr/sbin")
     assert binary, f"{name} is not installed: ops/test-servers.sh installs it where it may"
-    port, config = free_port(), folder / file
+    port, config = port or free_port(), folder / file
     text = _of_guide(file).replace("8000", str(api_port)).replace("8080", str(port))
     config.write_text(text.replace("events {}", "events {}\nuser root;\n") if os.getuid() == 0 else text)
     command = [binary, *(part.format(folder=folder) for part in argv[1:]), str(config)]

@@ -20,6 +20,8 @@ UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --universal --python-version 
 FOR_CPU := $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS),--torch-backend cpu) --excludes requirements/cpu-excludes.txt \
 	--overrides requirements/cpu-overrides.txt --overrides requirements/torch-cpu.txt --no-emit-package torch
 
+FOR_ENGINE := $(subst --universal,--python-platform x86_64-manylinux_2_34,$(UV_COMPILE)) -c .xylem/constraints.txt
+
 .PHONY: help run test test-fast test-all check docs reference walk lines away chaos soak smoke upgrade media tiers nodes helm images gpu fuzz clients conformance templates readback bench models engines pictures lock lint-docker clean
 .DEFAULT_GOAL := help
 
@@ -133,6 +135,10 @@ lock: .venv/.dev ## resolve requirements/*.txt anew from pyproject.toml
 	$(UV_COMPILE) --extra cpu --extra dev $(FOR_CPU) -c requirements/cpu.txt -o requirements/dev.txt
 	$(subst --universal,--python-platform x86_64-manylinux_2_28,$(UV_COMPILE)) --extra gpu \
 		-c requirements/base.txt -o requirements/gpu.txt
+	mkdir -p .xylem && grep -E '^[a-z0-9]' requirements/base.txt | sed 's: *.$$::' | grep -vE '^(fsspec|huggingface-hub|llguidance|protobuf|tokenizers)==' \
+		>.xylem/constraints.txt # these the engines pin themselves
+	$(FOR_ENGINE) --extra sglang -o requirements/sglang.txt
+	$(subst 3.11,3.12,$(FOR_ENGINE)) --extra trtllm --overrides requirements/trtllm-overrides.txt -o requirements/trtllm.txt
 	for list in clients conformance; do \
 		$(subst pyproject.toml,requirements/$$list.in,$(UV_COMPILE)) -o requirements/$$list.txt || exit; \
 	done

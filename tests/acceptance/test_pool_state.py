@@ -40,7 +40,7 @@ fleet = served_by(
     {
         POOL: mock_pool(max_model_len=16_384, step_ms=4.0),
         PREFILL: SPLIT | {"role": "prefill", "disagg": {"remote_tokens": 16, "remote_wait_s": 60}},
-        DECODE: SPLIT | {"role": "decode", "wake_on_request": True},
+        DECODE: SPLIT | {"role": "decode", "wake_on_request": True, "sleep_level": 2},
     },
     {"worker0": POOL, "worker1": POOL, "worker2": POOL, "prefill": PREFILL, "decode": DECODE},
     XYLEM_WEIGHTS_FOLDER="{path}", XYLEM_PATIENCE_S="20",
@@ -330,7 +330,8 @@ async def test_a_worker_that_dies_in_a_change_is_named_and_its_successor_has_the
 
 
 def test_a_request_wakes_a_pool_that_says_so(fleet: Stack) -> None:
-    assert change(fleet, "sleep", DECODE, level=2)["done"]
+    assert change(fleet, "sleep", DECODE)["done"]
+    assert [lease.state.asleep for lease in leases(fleet, DECODE)] == [2], "the pool's own level"
     assert ask(fleet, "split").choices[0].finish_reason == "length"
     (worker,) = shown(fleet, DECODE)["workers"].values()
     assert worker["takes_requests"]

@@ -10,6 +10,7 @@ from app.ids import WorkerId
 from app.messages.lease import EngineState, Lease
 from app.routing.pool_state import allowed, sleeps, to_sleep, to_wake, waves, why_none
 from tests import leases
+from tests.models import pools_error
 from tests.present import present
 
 ALL = [WorkerId(name) for name in "abcd"]
@@ -87,3 +88,9 @@ def test_weights_come_from_below_their_folder(tmp_path: Path) -> None:
             allowed(path, folder)
     with pytest.raises(RequestError, match="not set"):
         allowed(str(folder / "v2"), None)
+
+
+def test_no_engine_has_a_third_level_of_sleep(tmp_path: Path) -> None:
+    error = pools_error(tmp_path, "pools: {a: {model: m, engine: mock, sleep_level: 3}}")
+    assert "pools.a.sleep_level" in error
+    assert "no engine has another one" in error

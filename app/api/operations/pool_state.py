@@ -23,6 +23,7 @@ from app.messages.kinds import ExpertAction, PauseMode
 from app.messages.lease import Lease
 from app.messages.wanted import WeightsSource
 from app.messages.wire import encode
+from app.pools.schema import SleepLevel
 from app.routing.pool_state import allowed, to_sleep
 from app.schemas.body import Body
 
@@ -37,7 +38,7 @@ class Chosen(Body):
 
 
 class SleepBody(Chosen):
-    level: Literal[1, 2] = 1  # 2: the weights aren't kept in the host's memory
+    level: SleepLevel | None = None  # 2: the weights aren't kept in the host's memory; null: the pool's `sleep_level`
     mode: PauseMode = "wait"  # for running requests; `abort`: other workers go on with them
     keep_awake: Annotated[int, Field(ge=0, le=2**31)] = 0  # so many workers of the pool don't sleep
 
@@ -94,14 +95,15 @@ async def sleep(request: Request, state: Admin, pool: str) -> PoolChanged:
 
 async def put_to_sleep(state: ApiState, name: PoolId, body: SleepBody) -> PoolChanged:
     """Raises: PoolBusy, RequestError, StoreDown."""
+    level = body.level or state.pools[name].sleep_level
 
     async def work() -> Outcome:
         leases = await state.control.workers(name)
         selection = _chosen(leases, body)
         if body.workers == "all":
-            await state.control.want(name, sleep=body.level, keep_awake=body.keep_awake, tags=[])
+            await state.control.want(name, sleep=level, keep_awake=body.keep_awake, tags=[])
         sleepers = to_sleep(leases, selection, body.keep_awake)
-        return await state.control.order(sleepers, lambda i: Sleep(i, body.level, body.mode), body.timeout_s)
+        return await state.control.order(sleepers, lambda i: Sleep(i, level, body.mode), body.timeout_s)
 
     return await _changed(state, name, work)
 

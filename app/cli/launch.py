@@ -15,6 +15,7 @@ from app.cli import probes, stack
 from app.cli.following import Following, reader
 from app.cli.report import out
 from app.cli.supervisor import Supervisor
+from app.ids import PoolId
 from app.messages.kinds import Task
 from app.planner.rules import scales_of
 from app.pools.schema import PoolsFile
@@ -34,7 +35,7 @@ _EXAMPLES: Mapping[Task, tuple[str, dict[str, Any]]] = {  # by what a model does
 def launch(
     settings: Settings,
     pools_file: PoolsFile,
-    workers: int,
+    workers: Mapping[PoolId, int],
     flower_port: int,
     run_dir: Path,
     *,
@@ -42,7 +43,7 @@ def launch(
     verbose: bool,
     planned: bool = False,
 ) -> None:
-    """Never returns. `planned`: with a planner, whose decisions are followed.
+    """Never returns. `workers`: of each pool. `planned`: with a planner, whose decisions are followed.
 
     Raises: Died, Interrupted, after all processes have ended.
     """
@@ -64,9 +65,9 @@ def launch(
                 supervisor.run_once(stack.model(path), f"preparing {path.name}, about half a minute, once")
         env = stack.environment(settings)
         scales = scales_of(pools_file) if planned else {}
-        counts = {pool: scales[pool].most if pool in scales else workers for pool in pools}
+        counts = {pool: scales[pool].most if pool in scales else workers[pool] for pool in pools}
         components = stack.workers(pools, counts, settings, env)
-        first = {pool: max(scale.least, min(workers, scale.most)) for pool, scale in scales.items()}
+        first = {pool: max(scale.least, min(workers[pool], scale.most)) for pool, scale in scales.items()}
         parts = [
             stack.api(settings, env),
             *chain.from_iterable(each[: first.get(pool, len(each))] for pool, each in components.items()),

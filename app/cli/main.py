@@ -19,7 +19,7 @@ from app.cli.replay import replay
 from app.cli.report import log_to_stderr
 from app.cli.tenants import tenants
 from app.cli.top import top
-from app.cli.up import up
+from app.cli.up import serve, up
 from app.cli.usage_commands import usage
 from app.cli.worker import worker
 
@@ -48,6 +48,7 @@ def _options(
     log_to_stderr()
 
 
+cli.command()(serve)
 cli.command()(up)
 cli.command()(chat)
 cli.command()(top)

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from app.cli import probes
+from app.cli.gpus import devices, gpu_shares, usable_gpus
 from app.cli.supervisor import Component
 from app.ids import BATCH_QUEUE, PoolId
 from app.pools.schema import Pool
@@ -99,11 +100,13 @@ def workers(
     """`counts`: engines of each pool: as many processes, or one for each of an engine's nodes."""
     slots = [(pool, number) for pool, count in counts.items() for number in range(1, count * pools[pool].nodes + 1)]
     by_pool: dict[PoolId, list[Component]] = {pool: [] for pool in counts}
-    for (pool, number), share in zip(slots, cpu_shares(usable_cores(), len(slots)), strict=True):
+    gpus = gpu_shares(usable_gpus(), [devices(pools[pool]) for pool, _ in slots])
+    for (pool, number), share, own_gpus in zip(slots, cpu_shares(usable_cores(), len(slots)), gpus, strict=True):
+        on_gpus = {} if own_gpus is None else {"CUDA_VISIBLE_DEVICES": own_gpus}
         one = Component(
             f"{pool}-{number}",
             [*_CELERY, "worker", "-Q", pool],
-            {"VLLM_CPU_OMP_THREADS_BIND": share, **env},
+            {"VLLM_CPU_OMP_THREADS_BIND": share, **env, **on_gpus},
             partial(_is_ready, settings, pool, pools[pool].nodes),
             _WORKERS,
         )
@@ -164,12 +167,11 @@ def cpu_shares(cores: list[int], count: int) -> list[str]:
     return [",".join(map(str, cores[start : start + size])) for start in starts]
 
 
-def default_pools(name: str, home: Path, target: Path) -> None:
-    """Write a shipped pools file, an engine's or `shapes`, with this installation's model folder, to `target`."""
+def shipped_pools(name: str, home: Path) -> str:
+    """The text of a shipped pools file, an engine's or `shapes`, with this installation's model folder."""
     name = vllm_build() if name == "vllm" else name
     source = Path(__file__).parent / "pools" / f"{name}.yaml"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(source.read_text().replace("path: $MODELS", f"path: {(home / 'models').resolve()}"))
+    return source.read_text().replace("path: $MODELS", f"path: {(home / 'models').resolve()}")
 
 
 def vllm_build() -> Literal["cpu", "gpu"]:

@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -18,11 +18,10 @@ from tests.stack import BIN, free_port, stop, wait_until
 
 
 class System:
-    def __init__(self, home: Path, folder: Path | None = None) -> None:
-        """`folder`: that it is started in."""
+    def __init__(self, home: Path, command: Sequence[str], folder: Path | None) -> None:
         self.home = home / "home"
         self.port, self.flower_port, self.output = free_port(), free_port(), home / "output"
-        argv = [BIN / "xylem", "up", "--engine", "mock", "--workers", "2"]
+        argv = [BIN / "xylem", *command, "--engine", "mock", "--workers", "2"]
         argv += ["--port", str(self.port), "--flower-port", str(self.flower_port)]
         self.began = time.monotonic()
         with self.output.open("wb") as sink:
@@ -41,8 +40,9 @@ class System:
 
 
 @contextmanager
-def started(home: Path, folder: Path | None = None) -> Iterator[System]:
-    running = System(home, folder)
+def started(home: Path, *command: str, folder: Path | None = None) -> Iterator[System]:
+    """Starts it in the folder."""
+    running = System(home, command, folder)
     try:
         running.wait_ready()
         yield running
@@ -52,7 +52,7 @@ def started(home: Path, folder: Path | None = None) -> Iterator[System]:
 
 @pytest.fixture
 def system(tmp_path: Path) -> Iterator[System]:
-    with started(tmp_path) as running:
+    with started(tmp_path, "up") as running:
         yield running
 
 
@@ -110,14 +110,16 @@ def test_a_killed_worker_is_started_again(system: System) -> None:
     wait_until(lambda: httpx.get(live).json()["workers"] == {"mock": 2}, "both hold a lease")
 
 
-def test_it_starts_in_the_folder_of_a_project_that_has_modules_of_the_same_names(tmp_path: Path) -> None:
+def test_a_model_is_served_in_the_folder_of_a_project_that_has_modules_of_the_same_names(tmp_path: Path) -> None:
     """Projects on FastAPI have an `app`, those on Celery have `workers`, and Flower's have a `flower.py`."""
     project = tmp_path / "project"
     for name in ("app/__init__.py", "app/celery.py", "workers/__init__.py", "tests/__init__.py", "flower.py"):
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).write_text("raise SystemExit('a module of the project')\n")
-    with started(tmp_path, project) as running:
-        assert httpx.get(f"http://127.0.0.1:{running.port}/ready").json()["workers"] == {"mock": 2}
+    with started(tmp_path, "serve", "organisation/name", folder=project) as running:
+        models = httpx.get(f"http://127.0.0.1:{running.port}/v1/models").json()["data"]
+        assert [model["id"] for model in models] == ["organisation/name"]
+        assert httpx.get(f"http://127.0.0.1:{running.port}/ready").json()["workers"] == {"organisation/name": 2}
         assert httpx.get(f"http://127.0.0.1:{running.flower_port}/healthcheck").is_success
         url = (running.home / "run" / str(running.port) / "redis_url").read_text()
         command = [BIN / "celery", "-A", "xylem", "inspect", "ping"]

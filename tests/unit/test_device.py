@@ -64,7 +64,7 @@ def test_the_built_in_pool_fits_the_build_of_vllm(tmp_path: Path, monkeypatch: p
     target = tmp_path / "pools.yaml"
     for build, argument in (("cpu", "kv_cache_memory_bytes"), ("gpu", "gpu_memory_utilization")):
         monkeypatch.setattr(stack, "vllm_build", lambda build=build: build)
-        stack.default_pools("vllm", tmp_path, target)
+        target.write_text(stack.shipped_pools("vllm", tmp_path))
         (pool,) = load_pools(target).pools.values()
         assert argument in pool.args
         assert pool.path == stack.shipped_model(tmp_path)

@@ -22,6 +22,7 @@ from app.api.http.answered import refused
 from app.api.http.document import documented
 from app.api.http.front import Front
 from app.api.http.incoming import Incoming
+from app.api.http.live_stream import LiveStream
 from app.api.http.origin import Allowed
 from app.api.http.sse import Sse
 from app.api.intake.fast_path import FastPath, Handler
@@ -215,6 +216,7 @@ def create_app(settings: Settings | None = None, leaving: asyncio.Event | None =
             parts = answer_owner, expiry, ledger, Erasing(app.state.xylem), StoredAudit(accounts)
             background = [asyncio.create_task(part.run()) for part in parts]
             background.append(asyncio.create_task(Sse.run(settings.sse_ping_s)))
+            LiveStream.ping_s = settings.sse_ping_s
             if tells:
                 webhook = ResponseWebhook(core.wire, core.keys, resumable_store, settings)
                 background.append(asyncio.create_task(webhook.run()))

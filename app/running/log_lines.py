@@ -12,7 +12,8 @@ _MOST_SHOWN = 20  # exceptions in one line of the log: causes, and parts of grou
 
 # They write lines for every request; Flower and the metrics show the same.
 _PER_REQUEST = ("celery.app.trace", "celery.worker.strategy", "uvicorn.access")
-_TELLING = ("httpx", "httpcore")  # whole URLs, whose users and passwords may be in them, and headers
+# Whole URLs, whose users and passwords may be in them, and headers; and events.
+_TELLING = ("httpx", "httpcore", "sse_starlette")
 
 
 def setup_logging(level: str, *, json: bool, file: str | None = None) -> None:

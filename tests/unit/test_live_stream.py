@@ -11,7 +11,7 @@ from app.api.http.live_stream import LiveLooks, LiveStream
 from app.api.http.uvicorn_protocol import DirectProtocol
 from app.errors import RateLimited, Unauthorized
 
-SCOPE: dict[str, Any] = {"type": "http", "path": "/v1/batches", "headers": []}
+SCOPE: dict[str, Any] = {"type": "http", "method": "GET", "path": "/v1/batches", "headers": []}
 
 
 class Shown:
@@ -110,8 +110,28 @@ async def test_a_stream_sends_what_has_changed_and_ends_when_its_client_leaves()
     assert await client.events(2) == [b'data: "a"\n\n', b'data: "b"\n\n']
     client.left.set()
     await stream
+    assert len(await client.events(2)) == 2
+    assert not looks._clients
+
+
+async def test_a_stream_ends_by_itself_when_the_server_stops() -> None:
+    """Its response is whole: a cut one is an error to its client."""
+    looks, view, client = LiveLooks(), Shown(), Connection()
+    stream = asyncio.create_task(LiveStream(looks, "me", "list", view)(SCOPE, client.receive, client.send))
+    await client.events(1)
+    DirectProtocol.stopping.set()
+    await stream
     assert client.sent[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
     assert not looks._clients
+
+
+async def test_a_silent_stream_has_comments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LiveStream, "ping_s", 0.01)
+    looks, view, client = LiveLooks(), Shown(), Connection()
+    stream = asyncio.create_task(LiveStream(looks, "me", "list", view)(SCOPE, client.receive, client.send))
+    assert (await client.events(3))[:3] == [b'data: "a"\n\n', b": waiting\n\n", b": waiting\n\n"]
+    client.left.set()
+    await stream
 
 
 async def test_a_stream_that_may_not_go_on_ends_and_not_those_that_share_its_look() -> None:
@@ -130,7 +150,7 @@ async def test_a_stream_that_may_not_go_on_ends_and_not_those_that_share_its_loo
     await asyncio.gather(mine.events(1), other.events(1))
     is_revoked = True
     await streams[0]
-    assert b"invalid_api_key" in mine.sent[-1]["body"]
+    assert b"invalid_api_key" in (await mine.events(2))[-1]
     with pytest.raises(Unauthorized):
         await run(Connection(), check=check)
     view.now = "b"

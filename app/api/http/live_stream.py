@@ -5,25 +5,24 @@ Streams of one client that show the same share a look at it, so that many cost h
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import orjson
-from starlette.responses import Response
+from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.types import Receive, Scope, Send
 
-from app.api.http.disconnect import client_left
 from app.api.http.error_shape import error_event
-from app.api.http.sse import Sse
+from app.api.http.sse import shown_error
 from app.api.http.uvicorn_protocol import DirectProtocol
 from app.errors import RateLimited
-from app.running.ending import end_tasks
 
 _EVERY_S = 1.0
 _EVERY_S_PER_BYTE = 1e-7  # of all that a client is shown: a megabyte takes 10 ms, which is a tenth of the time then
 _EARLY_S = 0.1  # by which streams that share a look may come before it is due
 _MOST = 32  # streams of one client
+_ENDING_S = 2.0  # a stream's at most, when the server stops; then it is cut
 _FULL_S = 10  # when to try again: nobody knows when a stream ends
 # For the document: what an endpoint answers to a client that `events_wanted`.
 AS_EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
@@ -89,8 +88,14 @@ async def _anybody() -> None:
     """Every client may go on."""
 
 
-class LiveStream(Response):
+def _comment() -> ServerSentEvent:
+    return ServerSentEvent(comment="waiting", sep="\n")
+
+
+class LiveStream(EventSourceResponse):
     """Ends when the client leaves or the server stops. An error before the first event has its status code."""
+
+    ping_s: ClassVar[float] = 10.0  # between two comments
 
     def __init__(
         self,
@@ -104,31 +109,29 @@ class LiveStream(Response):
 
         `check`: whether this stream may go on. Both raise XylemError, which ends the stream.
         """
-        self.status_code, self.background = 200, None
+        super().__init__(
+            self._events(), ping=self.ping_s, ping_message_factory=_comment, shutdown_grace_period=_ENDING_S
+        )
         self._looks, self._of, self._check = looks, (client, what, look), check
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with Sse(scope, send, ids=False) as sse:
-            try:
-                with self._looks.opened(*self._of) as event:
-                    await self._run(sse, receive, event)
-                await sse.end()
-            except Exception as exc:
-                if not sse.started:
-                    raise
-                await sse.end(error_event(sse.error(exc), scope))
+        self._scope = scope
+        with self._looks.opened(*self._of) as self._event:
+            await self._check()
+            await self._event()
+            await super().__call__(scope, receive, send)
 
-    async def _run(self, sse: Sse, receive: Receive, event: Callable[[], Awaitable[bytes]]) -> None:
-        last_event = b""
-        ends = [asyncio.create_task(client_left(receive)), asyncio.create_task(DirectProtocol.stopping.wait())]
+    async def _events(self) -> AsyncIterator[bytes]:
+        last_event, stopping = b"", asyncio.create_task(DirectProtocol.stopping.wait())
         try:
-            while not any(end.done() for end in ends):
+            while not stopping.done():
                 await self._check()
-                now = await event()
-                await sse.start()
+                now = await self._event()
                 if now != last_event:
-                    await sse.write(now)
+                    yield now
                 last_event = now
-                await asyncio.wait(ends, timeout=_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait([stopping], timeout=_EVERY_S)
+        except Exception as exc:  # noqa: BLE001 (the client has the headers already, and gets it as an event)
+            yield error_event(shown_error(exc, self._scope), self._scope)
         finally:
-            await end_tasks(ends)
+            stopping.cancel()

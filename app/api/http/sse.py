@@ -79,13 +79,6 @@ class Sse:
         """Sends the last events, and ends the response."""
         await self.send({"type": "http.response.body", "body": body, "more_body": False})
 
-    def error(self, exc: Exception) -> XylemError:
-        """The error to be sent to a client that has the headers already."""
-        if isinstance(exc, XylemError):
-            return exc
-        log.error("stream_broke", **x_request_id.names(self._scope), exc_info=exc)
-        return XylemError()
-
     def _fill_silence(self) -> None:
         """Sends the headers or a comment if nothing was sent since the last call."""
         assert self.direct is not None
@@ -95,3 +88,11 @@ class Sse:
             self.direct.write_now(self._comment)
         elif self._starting is None:
             self._starting = asyncio.create_task(self.start())
+
+
+def shown_error(exc: Exception, scope: Scope) -> XylemError:
+    """The error to be sent to a client that has the headers already."""
+    if isinstance(exc, XylemError):
+        return exc
+    log.error("stream_broke", **x_request_id.names(scope), exc_info=exc)
+    return XylemError()

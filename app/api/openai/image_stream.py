@@ -7,7 +7,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from app.api.http.error_shape import error_event
-from app.api.http.sse import Sse
+from app.api.http.sse import Sse, shown_error
 from app.dispatch.answering.generation import Generation
 from app.openai.image_events import ImageEvents
 from app.openai.images import PicturesRequest
@@ -37,7 +37,7 @@ class ImageStream(Response):
             except Exception as exc:
                 if not sse.started:
                     raise
-                await sse.end(error_event(sse.error(exc), scope))
+                await sse.end(error_event(shown_error(exc, scope), scope))
 
     async def _run(self, call: Generation, events: ImageEvents, sse: Sse) -> None:
         async with call:

@@ -7,7 +7,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.api.http.direct_writer import DirectWriter
 from app.api.http.error_shape import error_event
-from app.api.http.sse import Sse
+from app.api.http.sse import Sse, shown_error
 from app.api.resumable.replay import Replay
 from app.dispatch.answering.generation import Generation
 from app.dispatch.generation_base import GenerationBase
@@ -41,7 +41,7 @@ class EventStream(Response):
             except Exception as exc:
                 if not sse.started:
                     raise
-                await sse.end(error_event(sse.error(exc), scope))
+                await sse.end(error_event(shown_error(exc, scope), scope))
 
     async def _answer(self, sse: Sse, receive: Receive) -> None:
         self._call = await self._begin()

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from app.api.http.disconnect import until_client_left
-from app.api.http.sse import Sse
+from app.api.http.sse import Sse, shown_error
 from app.api.resumable.event_log import EventLog
 from app.bounded.held_bytes import HeldBytes, RequestBytes
 from app.errors import Cancelled, ServerStops, from_wire
@@ -46,7 +46,7 @@ class ResponseStream(Response):
             except Exception as exc:
                 if not sse.started:
                     raise
-                await sse.end(error_event(sse.error(exc)))
+                await sse.end(error_event(shown_error(exc, scope)))
 
     async def _follow(self, stream: Followed, sse: Sse, receive: Receive) -> None:
         if stream.held is not None:

@@ -25,16 +25,21 @@ from app.cli.worker import worker
 
 cli = typer.Typer(
     name="xylem",
-    help="Distributed LLM inference on FastAPI, Celery, Redis and Flower. Start with: xylem up",
+    help="Distributed LLM inference on FastAPI, Celery, Redis and Flower. Start with: xylem serve MODEL, or xylem up",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
 
 
+def show_version() -> None:
+    """Show the version."""
+    typer.echo(version("xylem-serve"))
+
+
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(version("xylem-serve"))
+        show_version()
         raise typer.Exit
 
 
@@ -64,6 +69,7 @@ cli.add_typer(planner)
 cli.add_typer(usage)
 cli.command()(record)
 cli.command()(replay)
+cli.command("version")(show_version)
 cli.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(worker)
 
 

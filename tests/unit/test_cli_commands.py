@@ -51,6 +51,13 @@ def test_help_is_quick_because_it_imports_nothing_heavy() -> None:
     assert result.stdout.strip() == "set()"
 
 
+def test_help_and_the_version_are_found_by_each_usual_name() -> None:
+    assert _run("version").stdout == _run("--version").stdout == version("xylem-serve") + "\n"
+    for command in ([], ["up"], ["tenants", "set"]):
+        assert _run(*command, "-h").stdout == _run(*command, "--help").stdout != ""
+    assert "--install-completion" in _run("-h").stdout
+
+
 def test_up_refuses_a_used_port_before_it_writes_or_starts_anything(tmp_path: Path) -> None:
     """One line instead of a stack trace out of a log file; and a running system's pools file stays as it is."""
     with socket.socket() as listener:

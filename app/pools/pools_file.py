@@ -15,6 +15,7 @@ from app.pools.schema import Pool, PoolsFile, Stage, Table, alias_problem
 from app.pools.yaml_loader import read_yaml
 from app.settings import explain
 
+_FILES = ("path", "chat_template", "args_file")  # of a pool, where these are files
 # By its task, the endpoint that a model of a pipeline has to be served for.
 _SERVES_STAGES: dict[Task, EndpointName] = {"generate": "chat", "transcribe": "transcriptions", "image": "images"}
 
@@ -31,7 +32,7 @@ def load_pools(path: Path) -> PoolsFile:
     if not isinstance(doc, dict):
         raise SettingsError(f"{path}: has to be a mapping with the key 'pools', and is {doc!r}")
     try:
-        pools_file = _with_embeddings(PoolsFile.model_validate(doc))
+        pools_file = _with_embeddings(_with_places(PoolsFile.model_validate(doc), path.parent))
     except ValidationError as exc:
         raise SettingsError(f"{path}: {explain(exc, '.'.join)}") from exc
     if PoolId(BATCH_QUEUE) in pools_file.pools:
@@ -46,6 +47,23 @@ def load_pools(path: Path) -> PoolsFile:
     _check_pipelines(pools_file, path)
     _check_planner(pools_file, path)
     return pools_file
+
+
+def _with_places(pools_file: PoolsFile, folder: Path) -> PoolsFile:
+    """The pools with their files where they are: `~` is the home, and those beside the pools file come first."""
+    pools = {
+        name: pool.model_copy(
+            update={field: _place(value, folder) for field in _FILES if isinstance(value := getattr(pool, field), Path)}
+        )
+        for name, pool in pools_file.pools.items()
+    }
+    return pools_file.model_copy(update={"pools": pools})
+
+
+def _place(file: Path, folder: Path) -> Path:
+    file = file.expanduser()
+    beside = folder / file
+    return beside.resolve() if not file.is_absolute() and beside.exists() else file
 
 
 def _with_embeddings(pools_file: PoolsFile) -> PoolsFile:

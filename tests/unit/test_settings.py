@@ -143,6 +143,27 @@ def test_a_bad_pools_file_is_named_with_the_key_and_the_value(text: str, names: 
     assert names in pools_error(tmp_path, text)
 
 
+def test_files_of_a_pool_may_be_in_the_home_or_beside_the_pools_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others are where the process runs, as they always were."""
+    (tmp_path / "home/model").mkdir(parents=True)
+    (tmp_path / "pools/model").mkdir(parents=True)
+    (tmp_path / "pools/my.jinja").touch()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    file = tmp_path / "pools/pools.yaml"
+    for path, place in (
+        ("~/model", tmp_path / "home/model"),
+        ("model", tmp_path / "pools/model"),
+        ("./model", tmp_path / "pools/model"),
+        ("elsewhere/model", Path("elsewhere/model")),
+        ("/models/m", Path("/models/m")),
+    ):
+        file.write_text(f"pools: {{a: {{model: m, engine: vllm, path: '{path}', chat_template: my.jinja}}}}")
+        (pool,) = load_pools(file).pools.values()
+        assert (pool.path, pool.chat_template) == (place, tmp_path / "pools/my.jinja")
+
+
 def test_a_missing_pools_file_is_named_with_its_variable(tmp_path: Path) -> None:
     """An operator who starts a first worker sees what to set."""
     missing = tmp_path / "nowhere.yaml"

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 
 from app.kv.blocks import chain, media_key, root
 from app.kv.changes import Changes, Pending
+from app.kv.chunks import Chunks, is_chunk
 from app.kv.events import AllBlocksCleared, BlockRemoved, BlockStored, EngineHash, KvEvent
 from app.kv.stand_ins import OpenPicture, has_stand_ins, translate
 from app.kv.tier_ledger import TierLedger
@@ -40,7 +41,8 @@ class Ledger:
         self._blocks: dict[EngineHash, tuple[bytes, int]] = {}
         self._pending = Pending()
         self.host, self.store = TierLedger(most_in_host), TierLedger()
-        self._has_store = has_store
+        self._has_store, self._most_in_host = has_store, most_in_host
+        self._chunks: Chunks | None = None  # made for the first one
         self.clears = 0  # how often the engine said that it cleared its cache
         self.placed = self.unknown = 0  # stored blocks of the device that were translated, and that could not be
 
@@ -67,6 +69,8 @@ class Ledger:
         self._blocks.clear()
         self._open.clear()
         self._pending.clear()
+        if self._chunks is not None:
+            self._chunks.clear()
 
     def take(self) -> Changes | None:
         """The changes of the device's cache since the last call; None when there are none."""
@@ -79,7 +83,7 @@ class Ledger:
         where = medium(event)
         if where != DEVICE:
             if (tier := self._tier(event, where)) is not None:
-                tier.add(event.block_hashes, where, self.find)
+                self._store_behind(event, tier, where)
             return
         hashes = self._named(event) if event.token_ids else [self.find(theirs) for theirs in event.block_hashes]
         for theirs, ours in zip(event.block_hashes, hashes or [None] * len(event.block_hashes), strict=True):
@@ -93,6 +97,18 @@ class Ledger:
                 self._pending.add(ours)
                 for tier in (self.host, self.store):
                     tier.name(theirs, ours)
+                if self._chunks is not None and (part := self._chunks.computed(ours)) is not None:
+                    for tier in (self.host, self.store):
+                        tier.name(part, ours)
+
+    def _store_behind(self, event: BlockStored, tier: TierLedger, where: str) -> None:
+        if not is_chunk(event, self._block_size):
+            tier.add(event.block_hashes, where, self.find)
+            return
+        if self._chunks is None:
+            self._chunks = Chunks(self._block_size, self.blocks(), self._most_in_host)
+        tier.add(self._chunks.add(event, root(self.keys)), where, self._chunks.find)
+        tier.remove(self._chunks.forget(), where)
 
     def _named(self, event: BlockStored) -> list[bytes] | None:
         """Our hashes of the blocks, by their tokens; None: these or what else they depend on isn't known."""
@@ -134,7 +150,8 @@ class Ledger:
         where = medium(event)
         if where != DEVICE:
             if (tier := self._tier(event, where)) is not None:
-                tier.remove(event.block_hashes, where)
+                parts = [] if self._chunks is None else self._chunks.remove(event.block_hashes)
+                tier.remove([*event.block_hashes, *parts], where)
             return
         for theirs in event.block_hashes:
             entry = self._blocks.get(theirs)
@@ -147,6 +164,8 @@ class Ledger:
             del self._blocks[theirs]
             self._open.pop(theirs, None)
             self._pending.remove(ours)
+            if self._chunks is not None:
+                self._chunks.dropped(ours)
 
 
 def medium(event: BlockStored | BlockRemoved) -> str:

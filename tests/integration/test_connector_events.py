@@ -120,14 +120,33 @@ async def test_a_block_that_is_announced_twice_counts_once(redis: "Redis", wire:
 
 
 async def test_a_connector_without_tokens_or_with_other_hashes_does_no_harm(redis: "Redis", wire: Wire) -> None:
-    """OffloadingConnector by default; LMCache, whose chunks have hashes of their own."""
+    """OffloadingConnector by default; a chunk of LMCache's whose beginning nobody has told."""
     from vllm.distributed.kv_events import BlockStored
 
-    chunk = BlockStored([12345], None, TOKENS, 4 * SIZE, None, "cpu", None)
+    chunk = BlockStored([12345], 54321, TOKENS[: 2 * SIZE], 2 * SIZE, None, "cpu", None)
     async with fed(redis, wire) as worker:
         worker.hear(chunk, stored(0, 2, "GPU"), *(BlockStored([one], None, [], 0, None, "CPU", None) for one in HASHES))
         await worker.becomes(BLOCKS[:2], BLOCKS[:2])
         assert not worker.feed._ledger.unknown
+
+
+async def test_the_blocks_of_lmcaches_chunks_are_found_by_their_tokens(redis: "Redis", wire: Wire) -> None:
+    """Its hashes are its own, and a chunk has several blocks. The events are as its connector fills them."""
+
+    from vllm.distributed.kv_events import BlockRemoved, BlockStored
+
+    def chunk(number: int) -> Any:
+        tokens = TOKENS[2 * number * SIZE : 2 * (number + 1) * SIZE]
+        parent = b"chunk 0" if number else None
+        return BlockStored([b"chunk %d" % number], parent, tokens, 2 * SIZE, None, "CPU", None)
+
+    async with fed(redis, wire) as worker:
+        worker.hear(stored(0, 4, "GPU"), chunk(0), chunk(1))
+        await worker.becomes(BLOCKS, BLOCKS)
+        worker.hear(removed(0, 4, "GPU"))
+        await worker.becomes([], BLOCKS)
+        worker.hear(BlockRemoved([b"chunk 1"], "CPU"))
+        await worker.becomes([], BLOCKS[:2])
 
 
 async def test_what_lies_on_another_host_is_not_the_workers(redis: "Redis", wire: Wire) -> None:

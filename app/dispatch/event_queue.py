@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from app.errors import XylemError
 from app.messages.deltas import merge_events
-from app.messages.events import Delta, Done, Event, Failed, Painted, Progress, Vectors
+from app.messages.events import Delta, Event, Failed
 from app.telemetry import logger
 
 log = logger(__name__)
@@ -24,7 +24,7 @@ class EventQueue:
         self._sink: Callable[[Delta], bool] | None = None
         self._end: XylemError | None = None
 
-    def push(self, event: Delta | Vectors | Progress | Painted | Done | Failed) -> None:
+    def push(self, event: Event) -> None:
         # While the reader waits, all earlier events have been written: the sink may write this one at once.
         if self._waiter is not None and self._sink is not None and type(event) is Delta:
             try:

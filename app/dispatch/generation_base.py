@@ -22,7 +22,8 @@ class GenerationBase:
         self.choices = len(plan.prompts) * plan.sampling[0].n
         self.prompt_tokens = sum(map(len, plan.prompts))
         self.cached_tokens = 0
-        self.completion_tokens = 0
+        self.completion_tokens = 0  # of its answers
+        self.unshown = 0  # tokens of beams that are in none of them
         self.vectors: dict[int, bytes] = {}  # of prompts that are inputs, by number: see `messages.Vectors`
         self.pictures: dict[int, bytearray] = {}  # files of those that are painted, by number, as far as they are here
         self.weights: list[str] = []  # the versions that made it, in order
@@ -81,4 +82,5 @@ class GenerationBase:
     def tokens(self) -> tuple[int, int, int]:
         """Tokens of prompts, of these cached, and of answers; with those `before`."""
         prompt, cached_tokens, completion = self.before
-        return prompt + self.prompt_tokens, cached_tokens + self.cached_tokens, completion + self.completion_tokens
+        completion += self.completion_tokens + self.unshown
+        return prompt + self.prompt_tokens, cached_tokens + self.cached_tokens, completion

@@ -55,8 +55,8 @@ class GenerationPlan(Struct, frozen=True):
 
     @property
     def answer_tokens(self) -> int:
-        """The most that its answer may have."""
-        return sum(one.n * one.max_tokens for one in self.sampling) if self.generates else 0
+        """The most that its answer may cost."""
+        return sum(one.seats * one.max_tokens for one in self.sampling) if self.generates else 0
 
     def used(
         self, cached_tokens: int = 0, completion: int = 0, pictures: int | None = None, prompt: int | None = None

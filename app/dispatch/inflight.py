@@ -98,6 +98,7 @@ class InFlight:
         "samples_lost",
         "tenant",
         "timings",
+        "unshown",
         "wishes",
     )
 
@@ -133,6 +134,7 @@ class InFlight:
         self.samples: Samples | None = None  # what this process has written of its media: Redis may lose it
         self.samples_lost = 0  # times that it did
         self.retry: asyncio.Task[None] | None = None  # places it anew
+        self.unshown = 0  # tokens that a beam search has computed in this attempt, and that no answer has
         self.charge: Charge | None = None  # once it was placed: what its tenant was charged
 
     @property
@@ -185,6 +187,7 @@ class InFlight:
     def again(self, handoff: KvHandle | None, why: str) -> None:
         """Begins the next attempt, on no worker yet. `why`: the code of what ended the last one."""
         self.log_attempt(why)
+        self.unshown = 0  # it begins anew
         traceparent = self.job.traceparent if self.log is None else self.log.traceparent
         self.attempt = Attempt.after(self.attempt, self._begun(), handoff, traceparent)
 
@@ -218,7 +221,8 @@ class InFlight:
 
     @property
     def _given(self) -> int:
-        return sum(len(out.tokens) for out in self.out) - sum(len(part.tokens) for part in self.job.begun)
+        before = sum(len(part.tokens) for part in self.job.begun)
+        return sum(len(out.tokens) for out in self.out) - before + self.unshown
 
     @property
     def weights(self) -> str | None:

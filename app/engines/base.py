@@ -42,6 +42,7 @@ class EngineInfo(Struct, frozen=True):
     # The module of a process that compiles grammars with the engine's library, on trial; "": none is needed.
     grammar_compiler: str = ""
     signs: tuple[MediaSign, ...] = ()  # of kinds about which it can be asked, as a `MediaExpander`
+    logprobs: bool = True  # it tells the logprobs of an answer's tokens; else it refuses to
 
 
 class Node(Struct, frozen=True):

@@ -20,7 +20,7 @@ _OF_TASK: Mapping[Task, tuple[Kind, Mapping[str, Kind]]] = {
 # Fields of the endpoints' bodies that the outputs can't show, or that are inputs here.
 _REFUSED = frozenset(
     """
-    best_of echo input logprobs messages model n prompt prompt_embeds prompt_logprobs return_token_ids stream
+    echo input logprobs messages model n prompt prompt_embeds prompt_logprobs return_token_ids stream
     stream_options
     """.split()
 )

@@ -67,6 +67,14 @@ class Vectors(Struct, frozen=True, array_like=True, tag="v"):
     data: bytes  # float32, little-endian: the vectors, concatenated, all of one length
 
 
+class Searched(Struct, frozen=True, array_like=True, tag="s"):
+    """A beam search has computed so many tokens so far, of which none is out. Never the last event."""
+
+    request: RequestId
+    attempt: int
+    tokens: int
+
+
 class Progress(Struct, frozen=True, array_like=True, tag="p"):
     """A step of a painting is over. Never the last event."""
 
@@ -97,6 +105,7 @@ class Done(Struct, frozen=True, array_like=True, tag="e", gc=False):
     prompt_tokens: int = 0
     ended: float = 0.0  # seconds since the epoch
     expanded: list[int] = []  # the prompt as the engine has it, if it expands media to other tokens than the job says
+    unshown: int = 0  # tokens that a beam search has computed, and that no answer has
 
 
 class Failed(Struct, frozen=True, array_like=True, tag="f"):
@@ -110,7 +119,7 @@ class Failed(Struct, frozen=True, array_like=True, tag="f"):
 
 
 GRAMMAR = "grammar"
-Event = Delta | FirstToken | PrefillDone | PicturesEncoded | Vectors | Progress | Painted | Done | Failed
+Event = Delta | FirstToken | PrefillDone | PicturesEncoded | Vectors | Searched | Progress | Painted | Done | Failed
 
 
 class EventBatch(Struct, frozen=True, array_like=True, gc=False):

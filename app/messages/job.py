@@ -4,7 +4,7 @@ from msgspec import Struct
 
 from app.ids import ApiId, PoolId, RequestId, RunId, WorkerId, run_id
 from app.messages.held import HeldSamples
-from app.messages.kinds import GrammarKind, PictureFormat, StageKind, Task
+from app.messages.kinds import EarlyStopping, GrammarKind, PictureFormat, StageKind, Task
 from app.messages.media import Media
 from app.messages.trace import log_names
 from app.messages.wire import decoder
@@ -27,6 +27,14 @@ class ContentRules(Struct, frozen=True, array_like=True):
     tools: tuple[str, ...] = ()  # names of those that may be called
     begun: bool = False  # the text begins within reasoning
     over: bool = False  # or behind it
+
+
+class BeamSearch(Struct, frozen=True, array_like=True):
+    """A search for the likeliest answers, of which none is drawn."""
+
+    width: int  # beams that go on at each step; at least as many as there are choices
+    length_penalty: float = 1.0  # above 0 longer answers are better
+    early_stopping: EarlyStopping = False
 
 
 class Sampling(Struct, frozen=True, array_like=True):
@@ -53,6 +61,12 @@ class Sampling(Struct, frozen=True, array_like=True):
     special_tokens: bool = False  # the text includes them: many dialects' markers are special tokens
     grammar: Grammar | None = None  # for workers with its kind in `Worker.grammars`: others would ignore it
     content: ContentRules | None = None  # of the text, in which `stop` counts; None: in all of it
+    beams: BeamSearch | None = None  # for workers with `Worker.beams`: others would ignore it
+
+    @property
+    def seats(self) -> int:
+        """Number of answers that an engine makes for it at once."""
+        return self.n if self.beams is None else self.beams.width
 
 
 class Stage(Struct, frozen=True, array_like=True, gc=False):

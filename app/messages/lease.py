@@ -75,6 +75,7 @@ class Worker(Struct, frozen=True, array_like=True):
     leaves: int = 0
     signs: list[MediaSign] = []  # of kinds about which its engine can be asked
     collects: bool = False  # it collects large samples from who awaits their request; else it reads all in Redis
+    beams: bool = False  # it searches answers with beams
 
     @property
     def takes(self) -> set[MediaKind]:

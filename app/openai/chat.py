@@ -12,6 +12,7 @@ from app.dispatch.models.models import Model
 from app.endpoints import CHAT
 from app.errors import RequestError
 from app.openai.answer_grammar import AnswerGrammar, answer_grammar
+from app.openai.beams import unbound
 from app.openai.chat_writer import ChatWriter
 from app.openai.conversation import has_media
 from app.openai.media import load_media, named_media, origins_of
@@ -82,6 +83,8 @@ def chat_plan(
     plan = plan_of(asking, body, prefix, model, [prompt], sampling=[sampling], cache_salt=body.cache_salt)
     calls = body.bound_calls() if body.tools else None
     if format_ is not None or (calls is not None and calls.bound):
+        if sampling.beams is not None:
+            raise unbound(format_.where if format_ is not None else calls.where if calls is not None else "tools")
         plan = _bound(plan, answer_grammar(format_, calls, situation(model, prompt, body)))
     if body.reasoning_effort is not None and (effort := body.heard_effort(tokenizer)) is not None:
         plan = replace(plan, effort=effort)

@@ -21,6 +21,7 @@ from app.messages.events import Delta
 from app.messages.media import MEDIA_NAMES, Media
 from app.openai.answer_types import Envelope, TextAnswer, TextChoice, TextCompletion
 from app.openai.answer_types import TextLogprobs as ShownLogprobs
+from app.openai.beams import unbound
 from app.openai.completion_writer import CompletionWriter
 from app.openai.echo import Echo
 from app.openai.envelope import envelope
@@ -74,6 +75,8 @@ def _plan(asking: Asking, body: CompletionRequest) -> GenerationPlan:
     prompt_sampling = body.sampling(max(1, limit), logprobs=body.logprobs, prompt_logprobs=prompt_logprobs)
     checks: list[GrammarCheck] = []
     if (answer_format := body.asked_format()) is not None:
+        if prompt_sampling.beams is not None:
+            raise unbound(answer_format.where)
         grammar = content_grammar(answer_format)
         prompt_sampling, checks = with_grammar(grammar, prompt_sampling), [GrammarCheck(grammar, answer_format.where)]
     sampling = [prompt_sampling] * len(prompts)

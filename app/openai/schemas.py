@@ -14,6 +14,7 @@ from app.dispatch.inflight import RoutingHints
 from app.errors import RequestError
 from app.messages.job import Sampling
 from app.messages.kept import StoredChat
+from app.openai.beams import BeamFields
 from app.openai.content_parts import TextPart
 from app.openai.conversation import Message, Messages
 from app.openai.prompt import PromptRequest
@@ -134,7 +135,7 @@ class GenerationRequest(ModelRequest):
         return self.model_dump_json(exclude_none=True, by_alias=True).encode()
 
 
-class _CompletionsRequest(GenerationRequest, StructuredRequest):
+class _CompletionsRequest(GenerationRequest, StructuredRequest, BeamFields):
     """The base of chat and text completions."""
 
     DEFAULTED = (*GenerationRequest.DEFAULTED, "top_k", "min_p", "repetition_penalty")
@@ -160,6 +161,7 @@ class _CompletionsRequest(GenerationRequest, StructuredRequest):
             raise RequestError("'stream_options' is only allowed when 'stream' is true.", param="stream_options")
         if self.prompt_logprobs is not None and self.stream:
             raise RequestError("'prompt_logprobs' is not available in a stream.", param="prompt_logprobs")
+        self.check_beams()
 
     def check_logprobs(self, tokens: int) -> None:
         """`tokens`: of all prompts. Raises: RequestError for more logprobs of these than one message may have."""
@@ -174,7 +176,7 @@ class _CompletionsRequest(GenerationRequest, StructuredRequest):
         if (self.min_tokens or 0) > max_tokens:
             raise RequestError(f"'min_tokens' is over 'max_tokens' ({max_tokens}).", param="min_tokens")
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-        return Sampling(
+        sampling = Sampling(
             max_tokens=max_tokens,
             min_tokens=self.min_tokens or 0,
             temperature=1.0 if self.temperature is None else self.temperature,
@@ -195,6 +197,7 @@ class _CompletionsRequest(GenerationRequest, StructuredRequest):
             logit_bias=self._logit_bias(self.logit_bias) if self.logit_bias else None,
             special_tokens=self.skip_special_tokens is False,
         )
+        return self.searched(sampling)
 
     @staticmethod
     def _logit_bias(biases: Mapping[str, float]) -> dict[int, float]:

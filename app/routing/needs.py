@@ -21,6 +21,11 @@ def unmet_need(job: Job, workers: Collection[Worker], params: Mapping[str, str])
             return NoWorker("No live worker of this model holds answers to a format. Try again.")
         if not any(grammar.kind in w.grammars for w in workers):
             return RequestError(f"This model's engines hold no answer to a format of the kind '{grammar.kind}'.")
+    if job.sampling.beams is not None and not any(w.beams for w in workers):
+        return RequestError(
+            "use_beam_search: this model's engines tell no logprobs of an answer's tokens, or compute no prompts.",
+            param="use_beam_search",
+        )
     for media in job.media:
         if not any(media.kind in w.takes for w in workers):
             param = params.get(media.sha256)

@@ -85,7 +85,7 @@ class Runner:
         self.engine, self.painter = cast(Engine, engine), cast(Painter, engine)
         self.watchers: dict[RunId, Callable[[int, int], None]] = {}  # called with a painting's step, and of how many
         self.worker, self.pool, self.settings, self._rules = worker, pool, settings, rules
-        self._model = model
+        self._model, self.tokenizer = model, tokenizer
         self.keys = settings.keys
         self.redis: Redis
         self.wire: Wire  # to the same

@@ -183,4 +183,4 @@ class YieldGate:
         answer_tokens = max((len(b.tokens) for b in job.begun), default=0)
         tokens = job.work + answer_tokens
         blocks = 0 if job.kind != "decode" else -(-tokens // self._info.block_size)
-        return Need(job.sampling.n, blocks, tokens)
+        return Need(job.sampling.seats, blocks, tokens)

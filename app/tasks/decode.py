@@ -4,6 +4,7 @@ Its arguments are ids and a handoff: prompts must not be in the broker's message
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from typing import Any
@@ -16,9 +17,10 @@ from app.engines.base import Disaggregated, StepOutput
 from app.errors import EngineFailed, HandoffFailed, Returned
 from app.ids import ApiId
 from app.messages.celery_message import read_args
-from app.messages.events import Delta, Done
+from app.messages.events import Delta, Done, Searched
 from app.messages.handoff import Handoff, KvHandle
 from app.messages.job import Job, KvTransfer, Timing
+from app.runner.beam_search import Searching
 from app.runner.buffered_output import BufferedOutput
 from app.runner.outcome import Outcome
 from app.runner.runner import RUNNER, RunArgs, Runner
@@ -28,6 +30,7 @@ from app.telemetry import logger
 
 log = logger(__name__)
 Emit = Callable[[ApiId, Delta], None]
+_TOLD_S = 1.0  # how often a search tells what it has computed: its client may leave before there is an answer
 
 
 def run_args(args: Sequence[Any]) -> RunArgs[None]:
@@ -44,8 +47,8 @@ def decode(*args: Any) -> None:
     RUNNER.get().run(run_args(args))
 
 
-class _PromptReport(Struct):
-    """Report of how the prompt was handled, as the first output says."""
+class _Report(Struct):
+    """Report of how a job was handled, of the prompt as the first output says."""
 
     outcome: Outcome
     first: float = 0.0  # when the first output came; 0: not yet
@@ -53,11 +56,12 @@ class _PromptReport(Struct):
     pulled: KvTransfer | None = None
     refused: str = ""  # why the handoff was refused, and the prompt computed here
     expanded: list[int] = []  # as in `Done`
+    search: Searching | None = None  # for its answers; None: they are drawn
 
 
 async def answer(runner: Runner, job: Job, handoff: Handoff | None) -> None:
     """Runs a job to its terminal event. Raises: Returned (aside jobs), and the errors of Engine.generate."""
-    taken_at, report = clock.now(), _PromptReport(runner.outcome(job))
+    taken_at, report = clock.now(), _Report(runner.outcome(job))
     if job.aside or job.whole:
         await _interruptibly(runner, job, handoff, report)
     else:
@@ -72,11 +76,18 @@ async def answer(runner: Runner, job: Job, handoff: Handoff | None) -> None:
         cost_s=runner.cost_s(job),
     )
     timings = [own] if job.prefilled is None else [job.prefilled, own]
-    event = Done(job.request, job.attempt, report.cached_tokens, timings, expanded=report.expanded)
+    event = Done(
+        job.request,
+        job.attempt,
+        report.cached_tokens,
+        timings,
+        expanded=report.expanded,
+        unshown=0 if report.search is None else report.search.unshown,
+    )
     runner.emitters.of(job).end(job, event)
 
 
-async def _run_through(runner: Runner, job: Job, handoff: Handoff | None, report: _PromptReport, emit: Emit) -> None:
+async def _run_through(runner: Runner, job: Job, handoff: Handoff | None, report: _Report, emit: Emit) -> None:
     if handoff is not None:
         try:
             await _generate(runner, job, handoff, report, emit)
@@ -92,7 +103,7 @@ async def _run_through(runner: Runner, job: Job, handoff: Handoff | None, report
     await _generate(runner, job, None, report, emit)
 
 
-async def _interruptibly(runner: Runner, job: Job, handoff: Handoff | None, report: _PromptReport) -> None:
+async def _interruptibly(runner: Runner, job: Job, handoff: Handoff | None, report: _Report) -> None:
     """Sends the buffered output in any case: the worker that continues the job begins after it."""
     out = BufferedOutput(job, runner.emitters.of(job))
     try:
@@ -104,7 +115,7 @@ async def _interruptibly(runner: Runner, job: Job, handoff: Handoff | None, repo
         out.flush()
 
 
-async def _aside(runner: Runner, job: Job, report: _PromptReport, out: BufferedOutput) -> None:
+async def _aside(runner: Runner, job: Job, report: _Report, out: BufferedOutput) -> None:
     """Runs the job whenever the gate lets it in, each time continuing its output. Raises: Returned."""
     gate = runner.gate(job)
     with gate.aside_job(job) as aside_job:
@@ -122,8 +133,11 @@ async def _aside(runner: Runner, job: Job, report: _PromptReport, out: BufferedO
                     raise
 
 
-async def _generate(runner: Runner, job: Job, handoff: Handoff | None, report: _PromptReport, emit: Emit) -> None:
+async def _generate(runner: Runner, job: Job, handoff: Handoff | None, report: _Report, emit: Emit) -> None:
     """Raises: HandoffFailed, before anything was emitted."""
+    if job.sampling.beams is not None:
+        await _search(runner, job, report, emit)
+        return
     if handoff is not None and not isinstance(runner.engine, Disaggregated):
         raise HandoffFailed("This engine takes no KV from others.")
     if isinstance(handoff, KvHandle) and handoff.weights != runner.weights:
@@ -161,9 +175,42 @@ async def _generate(runner: Runner, job: Job, handoff: Handoff | None, report: _
     assert not first, "an engine gives every choice its finish"
 
 
-def _report_first_output(
-    runner: Runner, job: Job, handoff: Handoff | None, report: _PromptReport, o: StepOutput
-) -> None:
+async def _search(runner: Runner, job: Job, report: _Report, emit: Emit) -> None:
+    """Emits all answers at once, so that none is out where another worker has to begin anew."""
+    emitter, make_tokenizer = runner.emitters.of(job), runner.tokenizer
+    assert make_tokenizer is not None, "a worker that generates has one"
+    if report.search is None or report.search.weights != runner.weights:
+        report.search = Searching(job, make_tokenizer(), runner.info.max_model_len, runner.weights)
+    search, told_at = report.search, time.monotonic()
+    request = await runner.requests.generation(job, None, runner.weights)
+    async with aclosing(search.steps(runner.engine, request)) as steps:
+        async for o in steps:
+            if not report.first:
+                _report_first_output(runner, job, None, report, replace(o, finish=None))
+            emitter.withheld += search.width
+            if time.monotonic() - told_at > _TOLD_S:
+                told_at = time.monotonic()
+                emitter.emit(job.reply_to, Searched(job.request, job.attempt, search.tokens))
+    if emitter.full:
+        await emitter.room()
+    for a in search.answers():
+        report.outcome.answer_tokens += len(a.tokens)
+        report.outcome.finishes.append(a.finish or "")
+        delta = Delta(
+            job.request,
+            job.attempt,
+            a.text,
+            a.tokens,
+            a.index,
+            finish=a.finish,
+            stop=a.stop,
+            logprobs=a.logprobs,
+            weights=search.weights,
+        )
+        emit(job.reply_to, delta)
+
+
+def _report_first_output(runner: Runner, job: Job, handoff: Handoff | None, report: _Report, o: StepOutput) -> None:
     """Notes and reports what the first output tells of the prompt."""
     if not report.first:
         report.first, report.pulled, report.expanded = clock.now(), o.pulled, o.expanded

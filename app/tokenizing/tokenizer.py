@@ -46,6 +46,7 @@ class Tokenizer:
         self.raw.no_padding()
         eos = special["eos_token"]
         self.eos_id: int | None = self.raw.token_to_id(eos) if eos else None
+        self.ends = frozenset(_ends(model_dir, self.eos_id))  # of an answer, by the model's own files
         self.vocab_size = self.raw.get_vocab_size(with_added_tokens=True)
         self.template = _template_source(model_dir, template_file, config)
         try:
@@ -181,6 +182,12 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as exc:
         raise SettingsError(f"{path}: {exc}") from exc
     return doc
+
+
+def _ends(model_dir: Path, eos_id: int | None) -> list[int]:
+    eos = _read_json(model_dir / "generation_config.json").get("eos_token_id")
+    own = [] if eos_id is None else [eos_id]
+    return [*own, *(eos if isinstance(eos, list) else [] if eos is None else [eos])]
 
 
 def _token_text(value: Any) -> str | None:

@@ -22,6 +22,7 @@ from app.errors import EngineFailed, PromptTooLong, RequestError
 from app.ids import RequestId
 from app.kv.blocks import prompt_hashes
 from app.messages.job import Grammar, PartialOutput
+from tests.contract.beam_cases import *  # noqa: F403 (it has tests only, on the same engines)
 from tests.contract.conftest import CONTEXT, MAX_RUNNING
 from tests.contract.dialect_cases import *  # noqa: F403 (the same)
 from tests.contract.probe_cases import *  # noqa: F403 (it has tests only, on the same engines)

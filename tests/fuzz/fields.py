@@ -16,7 +16,7 @@ SAMPLING = {
 COMPLETIONS = SAMPLING | {
     "max_tokens": 2, "min_tokens": 0, "top_k": 5, "min_p": 0.0, "repetition_penalty": 1.1, "stop": ["zz"], "n": 1,
     "logit_bias": {"5": 1.0}, "return_token_ids": True, "include_stop_str_in_output": False, "best_of": 1,
-    "skip_special_tokens": True, "routing": {"temperature": 0.5},
+    "skip_special_tokens": True, "routing": {"temperature": 0.5}, "use_beam_search": False, "length_penalty": 1.0,
 }  # fmt: skip
 CACHED = {"cache_control": {"type": "ephemeral"}}
 BODIES: dict[str, dict[str, Any]] = {

@@ -20,7 +20,7 @@ TOGETHER = (
     ("id", "tool_call_id"), ("id", "tool_use_id"), ("call_id", "call_id"), ("content", "tool_use_id"),
     ("type", "role"), ("tool_calls", "tool_call_id"), ("messages", "messages"), ("prompt", "prompt"),
     ("tools", "tool_choice"), ("tool_choice", "tool_choice"), ("logprobs", "top_logprobs"), ("include", "top_logprobs"),
-    ("inputs", "texts"),
+    ("inputs", "texts"), ("use_beam_search", "top_p"),
 )  # fmt: skip
 # The Open Inference Protocol's errors name parameters without what they are in, and inputs by their own names.
 OWN_NAMES = (("parameters.", ""), ("inputs.0.", "text_input."), ("inputs.0.", "inputs."), ("outputs.0.", "outputs."))

@@ -96,6 +96,10 @@ FIELDS: dict[str, tuple[list[Any], list[Any]]] = {
     ),
     "service_tier": (["auto", "default", "flex"], ["priority", "", 1]),
     "timeout": ([0.001, 1, 86_400], [0, -1, 86_401, "1"]),
+    "use_beam_search": ([True, False], [1, "true"]),
+    "best_of": ([1, 16], [0, 1.5, "1"]),
+    "length_penalty": ([-10, 0, 10.0], [-10.1, 11, "1"]),
+    "early_stopping": ([True, False, "never"], [1, "always"]),
 }
 CHAT_FIELDS: dict[str, tuple[list[Any], list[Any]]] = {
     "max_completion_tokens": ([0, 5], [-1, 1.5, "1"]),
@@ -173,7 +177,7 @@ def test_the_table_has_every_field() -> None:
 
 @pytest.mark.parametrize(("schema", "field"), [
     (schema, field) for schema in BOTH for field in (
-        "functions", "function_call", "modalities", "audio", "prediction", "best_of",
+        "functions", "function_call", "modalities", "audio", "prediction",
         "suffix", "max_token", "temprature",
     )
 ] + [

@@ -112,3 +112,10 @@ def test_all_that_is_set_here_is_in_the_contract(role: str) -> None:
     assert set(fields) <= set(classes["TorchLlmArgs"]["fields"])
     assert set(fields["kv_cache_config"]) <= set(classes["KvCacheConfig"]["fields"])
     assert set(fields.get("cache_transceiver_config", ())) <= set(classes["CacheTransceiverConfig"]["fields"])
+
+
+def test_a_beam_width_of_its_own_is_refused() -> None:
+    """The worker searches; an engine with a width of its own would take nothing else."""
+    assert of({"max_beam_width": 1}).fields["max_beam_width"] == 1
+    with pytest.raises(SettingsError, match=r"args\.max_beam_width=4: has to be 1\. Requests with use_beam_search"):
+        of({"max_beam_width": 4})

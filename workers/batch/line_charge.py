@@ -25,7 +25,7 @@ _LEAST_S, _MOST_S = 0.05, 2.0
 
 def expected(plan: GenerationPlan) -> int:
     """Tokens expected of its answer, at most."""
-    return sum(s.n * min(s.max_tokens, EXPECTED_ANSWER) for s in plan.sampling) if plan.generates else 0
+    return sum(s.seats * min(s.max_tokens, EXPECTED_ANSWER) for s in plan.sampling) if plan.generates else 0
 
 
 class LineCharge(Charge):

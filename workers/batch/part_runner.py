@@ -367,7 +367,7 @@ class PartRunner:
             json_bytes.dumps(answer),
             prompt=generation.prompt_tokens,
             cached=generation.cached_tokens,
-            completion=generation.completion_tokens,
+            completion=generation.completion_tokens + generation.unshown,
         )
 
     def _failed(self, line: BatchLine, exc: XylemError) -> Result:

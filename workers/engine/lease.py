@@ -100,6 +100,7 @@ class LeaseKeeper:
             leaves=leaves(info.groups) if info.groups else 0,
             signs=list(info.signs),
             collects=True,
+            beams=info.logprobs and info.computes,
         )
 
     async def register(self) -> None:

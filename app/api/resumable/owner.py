@@ -252,8 +252,14 @@ class AnswerOwner:
             for file in call.pictures.values():
                 assert self._keep_file is not None
                 await self._keep_file(kept_request, file)
-            cached_tokens, now = call.cached_tokens, round(clock.now(), 3)
-            last = Done(kept_request.id, 0, cached_tokens, prompt_tokens=call.prompt_tokens, ended=now)
+            last = Done(
+                kept_request.id,
+                0,
+                call.cached_tokens,
+                prompt_tokens=call.prompt_tokens,
+                ended=round(clock.now(), 3),
+                unshown=call.unshown,
+            )
         if self._at_end is not None:
             await self._at_end(kept_request, epoch, [*batches, encode([last])])
         return last

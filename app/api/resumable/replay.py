@@ -50,6 +50,7 @@ class Replay(GenerationBase):
                     out.append((event.index, event))
                 elif isinstance(event, Done):
                     self.cached_tokens += event.cached_tokens
+                    self.unshown += event.unshown
                 elif isinstance(event, Failed):
                     self._failure = from_wire(event.code, event.message, event.param)
         if not out and self._failure is not None:

@@ -34,11 +34,9 @@ from app.messages.events import (
     Event,
     Failed,
     FirstToken,
-    Painted,
     PicturesEncoded,
     PrefillDone,
-    Progress,
-    Vectors,
+    Searched,
 )
 from app.messages.handoff import KvHandle
 from app.messages.wanted import Adapter
@@ -185,7 +183,9 @@ class Dispatcher:
                 self._done(inflight, event)
             elif type(event) is Failed:
                 self._failed(inflight, event)
-            elif type(event) is Vectors or type(event) is Progress or type(event) is Painted:
+            elif type(event) is Searched:
+                inflight.unshown = event.tokens
+            else:
                 inflight.answer.push(event)
 
     def _first_token(self, inflight: InFlight, event: FirstToken) -> None:
@@ -226,7 +226,7 @@ class Dispatcher:
         if attempt.before_first is not None:
             attempt.before_first.append(event)
             return
-        prefill_timing = attempt.job.prefilled
+        prefill_timing, inflight.unshown = attempt.job.prefilled, event.unshown
         self.placers[attempt.cell].audit(inflight, event)
         # If both workers began at once, the decode worker doesn't know the prefill's timing.
         inflight.timings = [prefill_timing, *event.timings] if attempt.job.at_once and prefill_timing else event.timings

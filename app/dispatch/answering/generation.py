@@ -165,6 +165,7 @@ class Generation(GenerationBase):
         elif type(event) is Done:
             self._prompts.done[number] = event
             self.cached_tokens += event.cached_tokens
+            self.unshown += event.unshown
             if event.expanded:
                 self._correct(number, event.expanded)
         elif type(event) is Failed:

@@ -94,9 +94,11 @@ class PromptJobs(Struct, frozen=True):
     def _prefill_groups(self, number: int) -> Groups:
         """The pools that may compute a prompt for another worker."""
         # Only the engine that computes a prompt has its logprobs, and the answer's worker has to send them.
+        # Each step of a beam search computes a longer prompt.
         # Rows that a client computed are computed where the answer is made: decision 0050.
         media = self.plan.media[number] if self.plan.media else ()
-        if self.plan.sampling[number].prompt_logprobs is not None or any(one.kind == "embeds" for one in media):
+        sampling = self.plan.sampling[number]
+        if sampling.prompt_logprobs is not None or sampling.beams or any(one.kind == "embeds" for one in media):
             return ()
         return self.plan.model.prefill_groups(len(self.plan.prompts[number]), self.plan.wishes)
 

@@ -43,5 +43,5 @@ def observe(call: GenerationBase, outcome: str, times: AnswerTimes, timelines: S
         meters.cached_tokens.observe(call.cached_tokens)
         meters.hit_rate.observe(call.cached_tokens / (call.prompt_tokens or 1))
         meters.ttft.observe(times.ttft_s)
-        if times.tokens / call.choices > 1:
+        if times.tokens / call.choices > 1 and call.plan.sampling[0].beams is None:  # whose answers come at once
             meters.itl.observe(times.itl_s(call.choices))

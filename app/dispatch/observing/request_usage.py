@@ -19,6 +19,7 @@ def used_by(
     `pictures`: pictures that are whole. `prompts`: that were sent. `outputs`: of all choices, over all attempts.
     """
     answer_tokens = sum(len(out.tokens) for out in outputs) if call.plan.generates else 0
+    answer_tokens += sum(prompt.unshown for prompt in prompts)
     if outcome != OK and not answer_tokens and not any(prompt.job.worker for prompt in prompts):
         return None
     # As the engine has counted it.

@@ -77,7 +77,7 @@ class PlacementRound(RoundPlaces):
         if holds and job.media:
             work += job.encoder_tokens
         ask = Ask(
-            work, to_come, job.sampling.n, inflight.wishes.session, job.aside, holds=holds, now=self.now, room=room
+            work, to_come, job.sampling.seats, inflight.wishes.session, job.aside, holds=holds, now=self.now, room=room
         )
         refusal: XylemError | None = None
         for group in inflight.groups:
@@ -270,4 +270,6 @@ def _prefills(inflight: InFlight) -> Groups:
 def _may_split(inflight: InFlight) -> bool:
     """Whether one worker may compute its prompt, and another one decode."""
     job = inflight.job
+    if job.sampling.beams is not None:  # each step of its search computes a prompt
+        return False
     return inflight.attempt.may_split and not job.begun and inflight.attempt.handoff is None and not job.aside

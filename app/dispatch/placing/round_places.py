@@ -113,7 +113,7 @@ class RoundPlaces:
         return [matches.option(i, c) for i, c in enumerate(self.views[pool].candidates) if fits is None or fits(c)]
 
     def fits(self, inflight: InFlight, *, adapter: bool = True) -> Callable[[Candidate], bool] | None:
-        """Whether a place has the request's weights, and supports its grammar, media and seed; None: each does.
+        """Whether a place has the request's weights, and supports its grammar, beams, media and seed; None: each does.
 
         `adapter`: also whether it has the adapter.
         """
@@ -121,16 +121,17 @@ class RoundPlaces:
         weights = inflight.weights if job.begun else None
         has_seed = sampling.seed is not None and is_seeded(sampling)
         kind = None if sampling.grammar is None else sampling.grammar.kind
+        searches = sampling.beams is not None
         wanted_adapter = job.adapter if adapter else None
         kinds = {media.kind for media in job.media} if job.media else None
-        if weights is None and kind is None and wanted_adapter is None and kinds is None and not has_seed:
+        if weights is None and kind is None and wanted_adapter is None and kinds is None and not (has_seed or searches):
             return None
 
         def fits(c: Candidate) -> bool:
             worker = c.lease.worker
             if weights is not None and c.lease.state.weights != weights:  # an answer goes on with its weights
                 return False
-            if kinds is not None and not kinds.issubset(worker.takes):
+            if (kinds is not None and not kinds.issubset(worker.takes)) or (searches and not worker.beams):
                 return False
             has_adapter = wanted_adapter is None or wanted_adapter in worker.adapters
             return has_adapter and (kind is None or kind in worker.grammars) and (worker.seeds or not has_seed)

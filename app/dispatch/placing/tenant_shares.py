@@ -90,7 +90,7 @@ class TenantShares:
         model, flow, job = self._model(inflight), flow_of(inflight), inflight.job
         service = self._of_model(model)
         cost = SeatCost.of(sum(to.tokens for to in places), last.speeds, last.worker.max_running)
-        had, n = _tokens(inflight), job.sampling.n
+        had, n = _tokens(inflight), job.sampling.seats
         answer = service.expected_answer(flow.tenant, job.sampling.max_tokens) * n - had if job.kind == "decode" else 0
         seconds = cost.seconds(max(0.0, answer))
         inflight.charge = Charge(flow, cost, seconds, had)
@@ -107,7 +107,7 @@ class TenantShares:
         answer_tokens = max(0, _tokens(inflight) - charge.had)
         prompt = None if end is None or job.kind != "decode" else max(1, len(job.prompt) - end.cached_tokens)
         if end is not None and job.kind == "decode":
-            service.answered(charge.flow.tenant, answer_tokens // max(1, job.sampling.n))
+            service.answered(charge.flow.tenant, answer_tokens // max(1, job.sampling.seats))
         cost_s = charge.cost.seconds(answer_tokens, prompt) if job.worker else 0.0
         service.correct(charge.flow, inflight.tenant.weight, cost_s - charge.seconds, clock.now())
         self._used[self._model(inflight)] = time.monotonic()
@@ -254,4 +254,4 @@ def flow_of(inflight: InFlight) -> Flow:
 
 
 def _tokens(inflight: InFlight) -> int:
-    return sum(len(out.tokens) for out in inflight.out)
+    return sum(len(out.tokens) for out in inflight.out) + inflight.unshown

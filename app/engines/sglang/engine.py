@@ -146,6 +146,7 @@ class SglangEngine:
             groups=groups,
             unindexed=unindexed_reason,
             signs=self._pictures.signs,
+            logprobs=not diffuses(fields),
         )
 
     async def probe(self, request: GenerateRequest) -> None:

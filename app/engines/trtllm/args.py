@@ -128,6 +128,11 @@ def _check_own(pool: Pool, config: Mapping[str, Any], *, autodeploy: bool) -> No
         )
     if pool.role != "both" and config.get("speculative_config") is not None:
         raise SettingsError("args.speculative_config: drafts are not handed over from prefill to decode pools yet")
+    if config.get("max_beam_width") not in (None, 1):  # such an engine takes no other requests
+        raise SettingsError(
+            f"args.max_beam_width={config['max_beam_width']!r}: has to be 1. Requests with use_beam_search are "
+            "answered all the same, by the worker's own search"
+        )
     for name, value in _own(pool).items():
         _check_same(f"args.{name}", config.get(name), value)
 

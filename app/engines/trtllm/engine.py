@@ -1,7 +1,6 @@
 """The adapter: one LLM and the requests on it."""
 
 import asyncio
-import json
 import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterator, Mapping
@@ -93,7 +92,7 @@ class TrtllmEngine:
         pool, fields = self._pool, self._args.fields
         capacity = await asyncio.to_thread(llm.get_kv_cache_capacity)
         block_size, blocks = capacity["tokensPerBlock"], capacity["maxNumBlocks"]
-        config, ends = _model(pool.model_dir, self._tokenizer.eos_id)
+        config = _model(pool.model_dir)
         cache = fields["kv_cache_config"]
         size = block_bytes(config, block_size, str(cache.get("dtype") or "auto"))
         lora = fields["lora_config"] if fields.get("enable_lora") else {}
@@ -101,7 +100,7 @@ class TrtllmEngine:
         self._loaded = Loaded(
             llm,
             self._tokenizer,
-            ends,
+            sorted(self._tokenizer.ends - {self._tokenizer.eos_id}),
             vocabulary=config.get("vocab_size", self._tokenizer.vocab_size),
             context_len=pool.context_len,
             ranks=pool.data_parallel_size,
@@ -315,17 +314,10 @@ def _lender(fields: Mapping[str, Any], block_size: int, size: int, config: Mappi
     return TrtllmLender(Compatible(block_size, size, str(config.get("model_type", ""))), timeout_s)
 
 
-def _model(folder: Path, eos_id: int | None) -> tuple[dict[str, Any], list[int]]:
-    """Its config.json, and the tokens besides `eos_id` that end an answer. Raises: SettingsError."""
+def _model(folder: Path) -> dict[str, Any]:
+    """Its config.json. Raises: SettingsError."""
     config = model_config(folder)
-    config |= config.get("text_config") or {}  # of a model that sees: the language model's
-    try:
-        generation = folder / "generation_config.json"
-        eos = json.loads(generation.read_text()).get("eos_token_id") if generation.exists() else None
-    except (OSError, ValueError) as exc:
-        raise SettingsError(f"path={folder}: {exc}") from exc
-    ends = eos if isinstance(eos, list) else [] if eos is None else [eos]
-    return config, [token for token in ends if token != eos_id]
+    return config | (config.get("text_config") or {})  # of a model that sees: the language model's
 
 
 def _grammars(fields: Mapping[str, Any]) -> tuple[GrammarKind, ...]:

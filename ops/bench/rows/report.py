@@ -15,6 +15,7 @@ from ops.bench.parts import Results
 TITLE = "Every row of the feature list"
 TARGETS = targets("""
     listed: rows_open <= 0
+    beams: beams_equal >= 1
     revoke: revoke_ms_p99 <= 500
     cpu: request_cpu_ratio <= 1.02
     photos: photos_redis_mb <= 32, photos_ttft_ratio <= 1.05

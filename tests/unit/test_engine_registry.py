@@ -27,7 +27,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_an_engine_of_another_package_is_a_pools_engine_by_its_name() -> None:
-    assert engine_names() == ["mock", "sglang", "theirs", "trtllm", "vllm"]
+    assert engine_names() == ["mock", "omni", "sglang", "theirs", "trtllm", "vllm"]
     pool = Pool(model="m", engine="theirs")
     engine = create_engine(pool, "10.0.0.1")
     assert type(engine).__name__ == "TheirEngine"
@@ -35,7 +35,7 @@ def test_an_engine_of_another_package_is_a_pools_engine_by_its_name() -> None:
 
 
 def test_an_engine_that_nobody_has_is_refused_with_those_that_are_there() -> None:
-    with pytest.raises(ValueError, match="is none of diffusers, mock, sglang, trtllm, vllm"):
+    with pytest.raises(ValueError, match="is none of diffusers, mock, omni, sglang, trtllm, vllm"):
         Pool(model="m", engine="theirs")
 
 

@@ -178,6 +178,18 @@ def test_a_connector_beside_ours_or_that_cannot_answer_is_refused(
         given_to_vllm(monkeypatch, cpu=True, role=role, pictures=pictures, ec_transfer_config=given)
 
 
+def test_vllm_joins_no_connectors_of_encoded_pictures_and_a_producer_of_them_has_no_language_model() -> None:
+    """Reasons for refusing both. Of KV, it joins several (MultiConnector)."""
+    from vllm.config.ec_transfer import ECTransferConfig
+    from vllm.distributed.ec_transfer.ec_connector.factory import ECConnectorFactory
+    from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+
+    assert not [name for name in ECConnectorFactory._registry if "Multi" in name]
+    assert "MultiConnector" in KVConnectorFactory._registry
+    assert ECTransferConfig(**OWN | {"ec_role": "ec_producer"}).is_encode_only
+    assert "does not run the language model" in (inspect.getdoc(ECTransferConfig.is_encode_only) or "")
+
+
 @pytest.mark.parametrize(
     ("cpu", "role", "given", "executor"),
     [

@@ -50,4 +50,6 @@ def _class_of(pool: Pool, load: Callable[[str], Any]) -> Any:
     try:
         return load(pool.engine)
     except ImportError as exc:
-        raise SettingsError(f"engine={pool.engine}: its packages can't be imported: {exc}") from exc
+        raise SettingsError(
+            f"engine={pool.engine}: its packages can't be imported: {' '.join(str(exc).split())}"
+        ) from exc

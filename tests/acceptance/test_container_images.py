@@ -12,7 +12,7 @@ from tests.container_spec import services
 from tests.containers import STORE, Containers, needs
 from tests.stack import ROOT
 
-IMAGES = ("api", "worker-cpu", "worker-cuda")
+IMAGES = ("api", "worker-cpu", "worker-cuda", "worker-sglang", "worker-trtllm")
 pytestmark = [pytest.mark.images, pytest.mark.timeout(1200)]
 
 

@@ -15,15 +15,23 @@ MERGED = {"one": [365, 365, 339, 339, 365, 365, 365, 365], "two": [284] * 8}
 _HIDDEN, _KV = 576, 192  # of SmolLM2
 
 
-def make_adapter(folder: Path, seed: int, rank: int = 8, scale: float = 0.2, layers: int = LAYERS) -> Path:
-    """Makes an adapter for the model of `tests/shallow.py`, or for one with more layers."""
+def make_adapter(
+    folder: Path,
+    seed: int,
+    rank: int = 8,
+    scale: float = 0.2,
+    layers: int = LAYERS,
+    *,
+    widths: tuple[int, int] = (_HIDDEN, _KV),
+) -> Path:
+    """Makes an adapter for the model of `tests/shallow.py`, or for one with other layers. `widths`: of q and v."""
     folder.mkdir(parents=True)
     random = np.random.default_rng(seed)
     weights = {}
     for layer in range(layers):
-        for name, out in (("q_proj", _HIDDEN), ("v_proj", _KV)):
+        for name, out in zip(("q_proj", "v_proj"), widths, strict=True):
             at = f"base_model.model.model.layers.{layer}.self_attn.{name}"
-            for part, shape in (("lora_A", (rank, _HIDDEN)), ("lora_B", (out, rank))):
+            for part, shape in (("lora_A", (rank, widths[0])), ("lora_B", (out, rank))):
                 weights[f"{at}.{part}.weight"] = (random.standard_normal(shape) * scale).astype(np.float32)
     save_file(weights, folder / "adapter_model.safetensors")
     config = {

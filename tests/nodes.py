@@ -31,7 +31,10 @@ class Hosts:
     """A worker on each host; one that ends is started again at once."""
 
     def __init__(self, s: Stack, hosts: Sequence[Host]) -> None:
+        """The hosts are for the stack's pools, in turn: for each as many as its engine spans."""
         self.stack, self.hosts = s, hosts
+        pools = [name for name, pool in s.pools.items() for _ in range(pool.get("nodes", 1))]
+        self.pools = dict(zip(hosts, pools, strict=False))  # there may be hosts more than are needed
         self._ended = Event()
         self._supervisor = Thread(target=self._supervise, daemon=True)
 
@@ -64,7 +67,7 @@ class Hosts:
         return self.stack.log(host.name)
 
     def _start(self, host: Host) -> None:
-        argv = host.command(str(BIN / "celery"), "-A", "app", "worker", "-Q", POOL)
+        argv = host.command(str(BIN / "celery"), "-A", "app", "worker", "-Q", self.pools.get(host, POOL))
         start = self.stack.start if argv[0] == str(BIN / "celery") else self.stack.spawn  # in a network of its own
         start(host.name, *argv)
 
@@ -79,8 +82,8 @@ def asked(tokens: int, prompt: str = STORY) -> dict[str, Any]:
     return {"model": MODEL, "prompt": prompt, "max_tokens": tokens, "temperature": 0}
 
 
-def answer(hosts: Hosts, tokens: int, prompt: str = STORY) -> str:
-    body = asked(tokens, prompt) | {"ignore_eos": True}
+def answer(hosts: Hosts, tokens: int, prompt: str = STORY, **fields: Any) -> str:
+    body = asked(tokens, prompt) | {"ignore_eos": True} | fields
     reply = httpx.post(f"{hosts.stack.url}/v1/completions", json=body, timeout=600)
     assert reply.status_code == 200, reply.text
     return str(reply.json()["choices"][0]["text"])
@@ -114,7 +117,13 @@ def recovers(hosts: Hosts, before: int) -> None:
 @contextmanager
 def on_hosts(directory: Path, pool: dict[str, Any], hosts: int, **env: str) -> Iterator[Hosts]:
     """A deployment with one pool of one engine; its API is here, with Redis."""
-    pools = {POOL: {"model": MODEL, **pool}}
+    with pools_on_hosts(directory, {POOL: {"model": MODEL, **pool}}, hosts, **env) as running:
+        yield running
+
+
+@contextmanager
+def pools_on_hosts(directory: Path, pools: dict[str, dict[str, Any]], hosts: int, **env: str) -> Iterator[Hosts]:
+    """A deployment with an engine of each pool, on hosts of its own; its API is here, with Redis."""
     with (
         network(hosts) as net,
         _valkey(net.address, directory) as url,

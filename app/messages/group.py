@@ -4,6 +4,7 @@ from msgspec import Struct
 
 from app.ids import WorkerId
 from app.messages.lease import CacheGroup
+from app.messages.wanted import Adapter
 from app.messages.wire import decoder
 
 NODE_PORTS = 8  # consecutive ones, that the leader of an engine on several hosts listens on for the others
@@ -23,6 +24,10 @@ class Member(Struct, frozen=True, array_like=True):
     block_size: int = 0  # tokens in a KV block of the engine, if it leads and is ready
     groups: list[CacheGroup] = []  # the same of these: as in `EngineInfo`
     unindexed: str = ""  # the same: as in `Worker`
+    adapters: list[Adapter] = []  # if it leads: those whose files are to be on each host
+    lora_store: str = ""  # the same: the folder in which the engine looks for them, on each host
+    has_adapters: list[str] = []  # if it follows: those of them whose files are there, by `Adapter.versioned`
+    lacks_adapters: dict[str, str] = {}  # the same: why the files of others can't be there
 
 
 class Group(Struct, frozen=True, array_like=True):

@@ -334,12 +334,6 @@ def test_ranks_of_a_follower_publish_on_its_own_host_at_ports_that_it_knows() ->
     assert "data_parallel_start_rank" not in leader
 
 
-def test_adapters_are_refused_on_several_hosts() -> None:
-    with pytest.raises(SettingsError, match=r"args\.enable_lora"):
-        node = Node(0, "10.0.0.1", "10.0.0.1", 20_000)
-        engine_fields(node, nodes=2, data_parallel_size=2, args={"enable_lora": True})
-
-
 def test_gloo_and_nccl_are_told_the_interface_that_has_the_address() -> None:
     assert interface_environment("127.0.0.1") == {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
     assert interface_environment("192.0.2.123") == {}

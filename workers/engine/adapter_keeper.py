@@ -20,6 +20,8 @@ from app.pools.schema import Pool
 from app.runner.runner import Runner
 from app.running.loops import keep, sooner
 from app.telemetry import logger
+from workers.engine.group_adapters import LeaderAdapters
+from workers.engine.group_member import GroupMember
 from workers.engine.lease import LeaseKeeper
 from workers.engine.pool_leases import pool_leases
 
@@ -43,13 +45,18 @@ class AdapterKeeper:
         pool: Pool,
         info: EngineInfo,
         changing: asyncio.Lock,
+        group: GroupMember | None = None,
     ) -> None:
-        """`changing`: held while the engine's state changes. What sleeps has no memory for weights."""
+        """`changing`: held while the engine's state changes. What sleeps has no memory for weights.
+
+        `group`: of an engine that spans several hosts.
+        """
         self._runner, self._lease, self._engine, self._info = runner, lease, engine, info
         self._changing = changing
         self._pool_id, self._pool, self._in_use = pool_id, pool, runner.adapters
         settings = runner.settings
         self._store = LocalStore(settings.lora_store_path, settings.lora_store_bytes)
+        self._group = None if group is None else LeaderAdapters(group, settings)
         self._version: bytes | None = None
         self._current: dict[str, Adapter] = {}  # for this pool, by `Adapter.versioned` as all here
         self._held: dict[str, HeldAdapter] = {}  # what the engine has
@@ -154,6 +161,8 @@ class AdapterKeeper:
             log.exception("adapter_not_removed", adapter=name)
             return
         self._held.pop(name).release()
+        if self._group is not None:
+            self._group.drop(name)
         self._in_use.forget(name)
         log.info("adapter_removed", adapter=name)
 
@@ -162,6 +171,8 @@ class AdapterKeeper:
         try:
             hold = await self._hold(adapter)
             try:
+                if self._group is not None:
+                    await self._group.spread(adapter)
                 async with self._changing:
                     if not self._lease.state.asleep:
                         await self._engine.add_adapter(name, hold.path)
@@ -169,6 +180,8 @@ class AdapterKeeper:
             finally:
                 if name not in self._held:
                     hold.release()
+                    if self._group is not None:
+                        self._group.drop(name)
         except EngineDead:
             raise
         except XylemError as exc:
@@ -222,10 +235,16 @@ def _let_go(holding: asyncio.Future[HeldAdapter]) -> None:
 
 
 def keeper_of(
-    runner: Runner, lease: LeaseKeeper, pool_id: PoolId, pool: Pool, info: EngineInfo, changing: asyncio.Lock
+    runner: Runner,
+    lease: LeaseKeeper,
+    pool_id: PoolId,
+    pool: Pool,
+    info: EngineInfo,
+    changing: asyncio.Lock,
+    group: GroupMember | None = None,
 ) -> AdapterKeeper | None:
     """None for an engine that takes no adapters."""
     engine = runner.engine
     if not isinstance(engine, Adapters) or not info.max_adapters:
         return None
-    return AdapterKeeper(runner, lease, engine, pool_id, pool, info=info, changing=changing)
+    return AdapterKeeper(runner, lease, engine, pool_id, pool, info=info, changing=changing, group=group)

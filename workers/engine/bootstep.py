@@ -212,7 +212,8 @@ class EngineStep(bootsteps.StartStopStep):
                 "engine_has_other_blocks", configured=self.pool.block_size, block_size=lines.block_size, step=lines.step
             )
         keeper = StateKeeper(runner, lease, self.pool_id, self.pool, feeds)
-        adapters = keeper_of(runner, lease, self.pool_id, self.pool, info, changing=keeper.changing)
+        own = self.pool_id, self.pool, info
+        adapters = keeper_of(runner, lease, *own, changing=keeper.changing, group=self.group)
         prefixes = PrefixKeeper(runner, lease, self.pool_id, kv.cleaner) if keeps else None
         following = [asyncio.create_task(feed.run()) for feed in feeds]
         await keeper.adopt()

@@ -18,6 +18,7 @@ from app.settings import Settings
 from app.store import Wire, async_client
 from app.telemetry import logger
 from workers.engine.exit_guard import ExitGuard
+from workers.engine.group_adapters import FollowerAdapters
 from workers.engine.group_member import GroupMember
 from workers.engine.kv_event_feed import KvEventFeed
 from workers.engine.kv_indices import ledger_of
@@ -39,6 +40,7 @@ def follow(settings: Settings, name: PoolId, pool: Pool, member: GroupMember, gu
     thread = LoopThread("engine")
     loading = asyncio.run_coroutine_threadsafe(follower.start(_died), thread.loop)
     feeding: Future[None] | None = None
+    adapters = asyncio.run_coroutine_threadsafe(FollowerAdapters(member, settings).run(), thread.loop)
     while not member.over.wait(_LOOK_S):
         if told_to_end():
             if state.should_terminate or not member.leader.ready:  # it can't drain
@@ -54,6 +56,7 @@ def follow(settings: Settings, name: PoolId, pool: Pool, member: GroupMember, gu
             feeding.result()
     if feeding is not None:
         feeding.cancel()
+    adapters.cancel()
     thread.call(follower.close())
     log.info("group_over", pool=name)
     return 0 if told_to_end() else 1  # whoever restarts workers restarts this one

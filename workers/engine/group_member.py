@@ -66,10 +66,15 @@ class GroupMember(Thread):
         """The leader, as it last told of itself. Valid once the group is formed."""
         return self._members[0]
 
+    @property
+    def followers(self) -> list[Member]:
+        """The others of a group that this one leads, as they last told. Valid once the group is formed."""
+        return self._members[1:]
+
     def followers_caches(self, ranks: int) -> list[int]:
         """Numbers, as in a Lease, of those of `ranks` data-parallel ranks that are not on the leader's host."""
         unknown = [0] * (ranks // self._nodes)
-        return [number for member in self._members[1:] for number in member.caches or unknown]
+        return [number for member in self.followers for number in member.caches or unknown]
 
     def tell(self, **changes: Any) -> None:
         """Changes fields of its Member; the others see them with the next look."""

@@ -157,8 +157,6 @@ def _check(pool: Pool, fields: Mapping[str, Any]) -> None:
         raise SettingsError(
             f"nodes={pool.nodes}: SGLang's data-parallel ranks are on one host, but with args.enable_dp_attention"
         )
-    if pool.nodes > 1 and fields.get("enable_lora"):
-        raise SettingsError("args.enable_lora: an adapter is fetched to the leader's host, and all need it")
     if pool.task == "embed":
         _check_pooling(pool.model_dir)
     if fields.get("mm_process_config"):

@@ -89,7 +89,7 @@ def engine_args(pool: Pool, address: str, embeddings: str = "", node: Node | Non
     pool_arguments = _fixed(pool, node)
     field_names = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
     check_names(arguments, field_names, pool_arguments, "vLLM")
-    _check_processes(arguments, node)
+    _check_processes(arguments)
     has_prefixes = _defaults(pool).get("enable_prefix_caching", False)
     arguments.setdefault("kv_events_config", {} if has_prefixes else None)  # null turns them off
     _add_pictures(arguments, pool.role, embeddings)
@@ -153,15 +153,13 @@ def _fixed(pool: Pool, node: Node | None) -> dict[str, Any]:
     return arguments if node is None else arguments | node_fields(pool, node)
 
 
-def _check_processes(fields: dict[str, Any], node: Node | None) -> None:
+def _check_processes(fields: dict[str, Any]) -> None:
     """Raises: SettingsError."""
     if current_platform.is_cpu() and (stages := fields.get("pipeline_parallel_size", 1)) != 1:
         raise SettingsError(
             f"args.pipeline_parallel_size={stages!r}: on a CPU, vLLM's engine ends at the first request with it; "
             "tensor_parallel_size works"
         )
-    if node is not None and fields.get("enable_lora"):
-        raise SettingsError("args.enable_lora: an adapter is fetched to the leader's host, and all need it")
 
 
 def _first_rank(pool: Pool, node: Node | None) -> int:

@@ -331,9 +331,10 @@ class Settings(BaseSettings):
     media_decode_bytes: Annotated[int, Field(ge=2**28)] = 2**30
 
     keep_s: Annotated[float, Field(gt=0)] = 3600.0  # how long an answer can be resumed or fetched after its end
-    # Bytes in Redis that kept answers may take with their requests, about 100 a token. When they are used up, a new
-    # one is refused with 429 `kept_answers_full`, and one that is being made is kept no more: it goes on for who reads
-    # it at the replica that makes it; a background answer ends. Metadata that become longer are refused, too.
+    # Bytes that kept answers may take with their requests, about 100 a token: in Redis, and of long strings in
+    # XYLEM_MEDIA_STORE. When they are used up, a new one is refused with 429 `kept_answers_full`, and one that is being
+    # made is kept no more: it goes on for who reads it at the replica that makes it; a background answer ends. Metadata
+    # that become longer are refused, too.
     keep_bytes: Annotated[int, Field(gt=0)] = 2**30
     # The same for one API key. Where no keys are required, all clients count as one.
     keep_bytes_per_key: Annotated[int, Field(gt=0)] = 256 * 2**20

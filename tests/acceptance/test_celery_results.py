@@ -6,8 +6,9 @@ from contextlib import contextmanager
 from threading import Thread
 from typing import Any
 
+import httpx
 import pytest
-from celery import Celery, chord, group
+from celery import Celery, chord, group, uuid
 from celery.exceptions import TaskRevokedError
 from celery.result import AsyncResult
 from openai import OpenAI
@@ -19,13 +20,14 @@ from tests.own_celery import QUEUE, own_app
 from tests.stack import PYTHON, mock_pool, stop, wait_until
 
 POOL, LINES, WAIT_S = "decode-pool-a", 5, 60
-SLOW = "slow-pool"
+SLOW, ABSENT = "slow-pool", "absent-pool"
 
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     pools = {
         POOL: mock_pool(speedup=float("inf")) | {"chat_template": str(TEMPLATE)},
+        ABSENT: mock_pool(model="absent") | {"chat_template": str(TEMPLATE)},
         SLOW: mock_pool(model="slow", step_ms=50.0) | {"chat_template": str(TEMPLATE)},
     }
     fleet = Fleet(tmp_path_factory.mktemp("results") / "fleet", pools, apis=1, workers=1)
@@ -177,6 +179,31 @@ def test_a_revoked_task_cancels_its_batch_and_whoever_waits_knows(
     assert ended(client, client.batches.retrieve(id_)).status == "cancelled"
     with pytest.raises(TaskRevokedError):
         task.get(timeout=WAIT_S)
+
+
+def test_a_task_that_is_revoked_before_it_is_taken_submits_nothing(fleet: Fleet, own: Celery, client: OpenAI) -> None:
+    task_id = uuid()
+    assert own.control.revoke(task_id, reply=True, timeout=5)
+    with pytest.raises(TaskRevokedError):
+        submitting(own, put(fleet, "never")).apply_async(task_id=task_id).get(timeout=WAIT_S)
+    assert status(client, submitted_by(task_id)) == ""
+
+
+def test_flowers_terminate_cancels_a_batch_that_waits_for_an_engine(fleet: Fleet, own: Celery, client: OpenAI) -> None:
+    stop(fleet.stack.names[f"{ABSENT}-0"])
+    url, flower = fleet.stack.flower(FLOWER_UNAUTHENTICATED_API="1")
+    try:
+        path = put(fleet, "waits", model="absent")
+        task: AsyncResult = submitting(own, path, answers=True).apply_async()
+        id_ = submitted_by(task.id)
+        wait_until(lambda: status(client, id_) == "in_progress", "it waits", WAIT_S)
+        terminate = f"{url}/api/task/revoke/{task.id}"
+        assert httpx.post(terminate, params={"terminate": "true"}, timeout=10).status_code == 200
+        assert ended(client, client.batches.retrieve(id_)).status == "cancelled"
+        with pytest.raises(TaskRevokedError):
+            task.get(timeout=WAIT_S)
+    finally:
+        stop(flower)
 
 
 def test_a_task_that_is_revoked_after_it_gave_the_id_cancels_its_batch(

@@ -268,6 +268,16 @@ def test_an_engine_over_hosts_is_a_group_of_as_many_pods_and_scales_by_engines()
     assert not [doc for doc in of_kind(docs, "Deployment") if "pool" in doc["metadata"]["name"]]
 
 
+def test_roles_over_hosts_are_groups_of_their_own() -> None:
+    """Sixteen GPUs for each role: two pods of eight."""
+    sets = of_kind(rendered("apart-on-four-hosts"), "LeaderWorkerSet")
+    templates = {doc["metadata"]["name"]: doc["spec"]["leaderWorkerTemplate"] for doc in sets}
+    assert templates.keys() == {"xylem-prefill-pool-a", "xylem-decode-pool-a"}
+    for template in templates.values():
+        (container,) = template["workerTemplate"]["spec"]["containers"]
+        assert (template["size"], container["resources"]["limits"]["nvidia.com/gpu"]) == (2, 8)
+
+
 def test_the_ports_that_the_guide_lists_are_those_that_the_policies_open() -> None:
     """docs/guide/security.md: each port of a pod, and who is let in."""
     guide = (ROOT / "docs/guide/security.md").read_text().partition("## Ports")[2]

@@ -51,7 +51,7 @@ class Chunks:
         parts = [part for theirs in chunks for part in self._parts.pop(theirs, ())]
         for part in parts:
             ours = self._ours.pop(part)
-            if self._stand_ins[ours] == part:
+            if self._stand_ins.get(ours) == part:
                 del self._stand_ins[ours]
         return [*parts]
 

@@ -190,6 +190,17 @@ def test_vllm_joins_no_connectors_of_encoded_pictures_and_a_producer_of_them_has
     assert "does not run the language model" in (inspect.getdoc(ECTransferConfig.is_encode_only) or "")
 
 
+@pytest.mark.parametrize(("connector", "folder"), [("LMCacheMPConnector", "/folder"), ("OffloadingConnector", None)])
+def test_metrics_of_a_connector_in_the_engine_core_can_be_read_by_the_worker(
+    monkeypatch: pytest.MonkeyPatch, connector: str, folder: str | None
+) -> None:
+    from app.engines.vllm.args import metrics_environment
+
+    config = {"kv_connector": connector, "kv_role": "kv_both"}
+    fields = given_to_vllm(monkeypatch, cpu=True, role="both", kv_transfer_config=config).fields
+    assert metrics_environment(fields, "/folder").get("PROMETHEUS_MULTIPROC_DIR") == folder
+
+
 @pytest.mark.parametrize(
     ("cpu", "role", "given", "executor"),
     [

@@ -58,6 +58,13 @@ def test_a_chunk_that_is_told_twice_goes_once() -> None:
     assert not ledger.host.blocks()
 
 
+def test_two_chunks_of_the_same_tokens_go_one_after_the_other() -> None:
+    """LMCache's hashes have the salt and the adapter in them, which its events don't tell."""
+    ledger = told(on_device(), chunk(0), BlockStored([b"other"], None, TOKENS[: 2 * SIZE], 2 * SIZE, "CPU"))
+    ledger.apply([BlockRemoved([b"other"], "CPU"), BlockRemoved([b"0"], "CPU")])
+    assert not ledger.host.blocks()
+
+
 def test_after_a_clear_nothing_of_a_chunk_is_known() -> None:
     ledger = told(on_device(), *CHUNKS, AllBlocksCleared(), on_device())
     assert not ledger.host.blocks()

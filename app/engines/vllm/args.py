@@ -247,6 +247,12 @@ def _cpu_defaults(pool: Pool, names: Collection[str]) -> dict[str, Any]:
     return defaults | {"distributed_executor_backend": _ONE_PROCESS}
 
 
+def metrics_environment(fields: dict[str, Any], folder: str) -> dict[str, str]:
+    """The environment in which a connector's metrics, kept in the engine core's process, can be read in this one."""
+    keeps_some = "LMCache" in repr(fields.get("kv_transfer_config"))
+    return {"PROMETHEUS_MULTIPROC_DIR": folder} if keeps_some else {}
+
+
 def vllm_config(fields: dict[str, Any], *, headless: bool = False) -> VllmConfig:
     """vLLM's configuration: reads the model's files and checks the arguments against them. Blocks.
 

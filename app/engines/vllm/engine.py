@@ -40,7 +40,7 @@ from app.engines.grammar_compilers import compiler_of
 from app.engines.pool_args import set_environment
 from app.engines.resume import part
 from app.engines.vllm.adapters import VllmAdapters
-from app.engines.vllm.args import engine_args, vllm_config
+from app.engines.vllm.args import engine_args, metrics_environment, vllm_config
 from app.engines.vllm.control import VllmControl
 from app.engines.vllm.convert import translate
 from app.engines.vllm.cpu_limits import check_on_cpu
@@ -122,7 +122,9 @@ class VllmEngine:
 
     async def start(self) -> EngineInfo:
         set_environment(self._args.environment)
-        os.environ["VLLM_RPC_BASE_PATH"] = socket_folder()
+        os.environ["VLLM_RPC_BASE_PATH"] = folder = socket_folder()
+        if self._keeps_metrics:
+            set_environment(metrics_environment(self._args.fields, folder))
         if dead := await asyncio.to_thread(remove_dead_regions):
             log.info("dead_regions_removed", files=dead)
         began = time.monotonic()

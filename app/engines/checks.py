@@ -11,7 +11,7 @@ from app.messages.kinds import Task
 from app.pools.schema import Pool
 
 _MAX_CHOICES = 16_384
-_SEED_BITS = 63
+_SEEDS = range(-(2**63), 2**63)
 _LOGPROBS = 20  # the most alternatives of a token
 
 
@@ -85,7 +85,7 @@ def _check_sampling(sampling: Sampling) -> None:
             s.prompt_logprobs is None or 0 <= s.prompt_logprobs <= _LOGPROBS,
             f"from 0 to {_LOGPROBS}",
         ),
-        ("seed", s.seed, s.seed is None or s.seed.bit_length() <= _SEED_BITS, "a 64-bit integer"),
+        ("seed", s.seed, s.seed is None or s.seed in _SEEDS, "a 64-bit integer"),
         ("stop", s.stop, all(s.stop), "strings of at least one character"),
     )
     for param, value, fits, requirement in ranges:

@@ -58,6 +58,12 @@ async def timed(engine: MockEngine, asked: GenerateRequest) -> float:
     return time.perf_counter() - began
 
 
+@pytest.mark.parametrize("seed", [-(2**63), 2**63 - 1])
+async def test_a_seed_may_be_each_64_bit_integer(seed: int) -> None:
+    async with started(pool(speedup=100.0)) as engine:
+        assert len(tokens(await run(engine, request("a", seed=seed, temperature=1.0, n=2, max_tokens=4)))) == 2 * 4
+
+
 @pytest.mark.alone
 async def test_decoding_keeps_the_configured_pace() -> None:
     """Late timers don't add up over 100 steps."""

@@ -73,6 +73,8 @@ def test_a_schema_is_parsed_by_the_official_client(client: OpenAI) -> None:
     ({"guided_regex": r"[0-9]{4}-[0-9]{2}"}, r"[0-9]{4}-[0-9]{2}"),
     ({"guided_choice": ["one day", "never"]}, "one day|never"),
     ({"structured_outputs": {"grammar": 'root ::= "SELECT " ("a" | "b")'}}, "SELECT [ab]"),
+    ({"guided_grammar": 'root ::= "SELECT " ("a" | "b")'}, "SELECT [ab]"),
+    ({"guided_grammar": 'start: "SELECT " NAME\nNAME: /[ab]{1,2}/'}, "SELECT [ab]{1,2}"),
     ({"response_format": {"type": "json_object"}}, r"\{.*\}"),
 ])  # fmt: skip
 def test_every_choice_of_every_prompt_fits(client: OpenAI, fields: dict[str, Any], pattern: str) -> None:

@@ -44,7 +44,7 @@ class Xgrammar:
         """Whether a whole text fits."""
         compile_ = {
             "json": self._compiler.compile_json_schema,
-            "grammar": self._compiler.compile_grammar,
+            "grammar": self._compiler.compile_grammar if "::=" in made.text else self._compiler.compile_lark,
             "tag": self._compiler.compile_structural_tag,
         }[made.kind]
         compiled_grammar = compile_(made.text)
@@ -90,6 +90,16 @@ def test_both_libraries_say_the_same(xgrammar: Xgrammar, fields: dict[str, Any],
     assert [text for text in TEXTS if xgrammar.allows(tool_grammar, text)] == [
         text for text in TEXTS if allows(tool_grammar, text)
     ]
+
+
+@pytest.mark.parametrize("text", [
+    'root ::= "SELECT " col\ncol ::= "a" | [0-9]+', 'start: "SELECT " col\ncol: "a" | NUMBER\nNUMBER: /[0-9]+/',
+], ids=["EBNF", "Lark"])  # fmt: skip
+def test_a_clients_own_grammar_is_the_same_to_both(xgrammar: Xgrammar, text: str) -> None:
+    own_grammar = Grammar("grammar", text)
+    matches = xgrammar.matchers(own_grammar)
+    for candidate, fits in {"SELECT a": True, "SELECT 12": True, "SELECT ": False, "SELECT b": False, "": False}.items():
+        assert matches(candidate) == allows(own_grammar, candidate) == fits, candidate
 
 
 @pytest.mark.parametrize("name", arguments.WRITERS)

@@ -18,6 +18,7 @@ TARGETS = targets("""
     beams: beams_equal >= 1
     revoke: revoke_ms_p99 <= 500
     cpu: request_cpu_ratio <= 1.02
+    roles: roles_hosts_equal >= 1
     photos: photos_redis_mb <= 32, photos_ttft_ratio <= 1.05
 """)
 _VALUES = "_values"

@@ -64,7 +64,7 @@ def keywords(call: ast.Call) -> set[str]:
         ({"env": {"A": 1}}, "args.env"),
         ({"kv_events_config": 1}, "args.kv_events_config"),
         ({"speculative_algorithm": "NGRAM"}, "on a CPU"),
-        ({"pp-size": 2}, "args.pp_size=2: on a CPU"),
+        ({"pp-size": 2}, "args.pp_size=2: the last stage"),
         ({"data-parallel-size": 2}, "the pool's own settings"),
         ({"tp_size": 2, "tensor-parallel-size": 2}, "says tp_size twice"),
     ],

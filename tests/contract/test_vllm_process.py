@@ -310,12 +310,13 @@ def test_each_of_several_ranks_publishes_at_a_place_of_its_own(monkeypatch: pyte
     assert elastic["enable_elastic_ep"] is True
 
 
-def test_stages_are_refused_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its engine would load, and end at the first request."""
-    with pytest.raises(SettingsError, match=r"args\.pipeline_parallel_size=2: on a CPU"):
-        create_engine(make_pool("vllm", args={"pipeline_parallel_size": 2}))
-    arguments = given_to_vllm(monkeypatch, cpu=False, role="both", pipeline_parallel_size=2)
-    assert arguments.fields["pipeline_parallel_size"] == 2
+def test_compiled_stages_are_refused_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its engine would end while it loads."""
+    with pytest.raises(SettingsError, match=r"args\.enforce_eager=False: on a CPU"):
+        create_engine(make_pool("vllm", args={"pipeline_parallel_size": 2, "enforce_eager": False}))
+    for cpu in (True, False):
+        arguments = given_to_vllm(monkeypatch, cpu=cpu, role="both", pipeline_parallel_size=2)
+        assert arguments.fields["pipeline_parallel_size"] == 2
 
 
 def engine_fields(node: Node | None = None, **changes: Any) -> dict[str, Any]:

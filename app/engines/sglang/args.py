@@ -4,6 +4,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
@@ -98,8 +99,8 @@ def engine_args(pool: Pool, address: str, node: Node | None = None) -> SglangArg
     if events is not None:
         own_arguments["kv_events_config"] = json.dumps(event_config(pool.data_parallel_size, events))
     on_cpu = not torch.accelerator.is_available()
-    if on_cpu and (stages := arguments.get("pp_size", 1)) != 1:
-        raise SettingsError(f"args.pp_size={stages!r}: on a CPU, SGLang has no stages; tensor_parallel_size works")
+    if (stages := arguments.get("pp_size", 1)) != 1:
+        _check_stages(pool.model_dir, stages)
     if on_cpu and (method := arguments.get("speculative_algorithm")):
         raise SettingsError(f"args.speculative_algorithm={method!r}: on a CPU, SGLang has no kernels for it")
     fields = {
@@ -113,7 +114,7 @@ def engine_args(pool: Pool, address: str, node: Node | None = None) -> SglangArg
         **arguments,
         **own_arguments,
     }
-    ours = _ENVIRONMENT | (_CPU_ENVIRONMENT | _cores(pool) if on_cpu else {}) | _node_environment(node)
+    ours = _ENVIRONMENT | (_CPU_ENVIRONMENT | _cores(pool, stages) if on_cpu else {}) | _node_environment(node)
     return SglangArgs({**ours, **engines_environment(), **_TRACES, **environment}, fields)
 
 
@@ -225,9 +226,20 @@ def _handoff(pool: Pool, *, on_cpu: bool) -> dict[str, Any]:
     return arguments
 
 
-def _cores(pool: Pool) -> dict[str, str]:
+def _check_stages(model: Path, stages: Any) -> None:
+    """Raises: SettingsError where the last stage would end at the first request."""
+    with suppress(OSError, ValueError, KeyError):  # SGLang names these itself
+        config = json.loads((model / "config.json").read_text())
+        if config["architectures"] == ["LlamaForCausalLM"] and config.get("tie_word_embeddings"):
+            raise SettingsError(
+                f"args.pp_size={stages!r}: the last stage of SGLang lacks the embeddings of a Llama that ties them "
+                "(tie_word_embeddings); tensor_parallel_size works"
+            )
+
+
+def _cores(pool: Pool, stages: int) -> dict[str, str]:
     """SGLang has to be told each rank's, if there are several: the cores this process may use, shared out."""
-    ranks = pool.data_parallel_size * (pool.tensor_parallel_size or 1)
+    ranks = pool.data_parallel_size * (pool.tensor_parallel_size or 1) * stages
     if ranks == 1:
         return {}
     cores, here = sorted(os.sched_getaffinity(0)), ranks // pool.nodes

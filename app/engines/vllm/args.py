@@ -155,11 +155,9 @@ def _fixed(pool: Pool, node: Node | None) -> dict[str, Any]:
 
 def _check_processes(fields: dict[str, Any]) -> None:
     """Raises: SettingsError."""
-    if current_platform.is_cpu() and (stages := fields.get("pipeline_parallel_size", 1)) != 1:
-        raise SettingsError(
-            f"args.pipeline_parallel_size={stages!r}: on a CPU, vLLM's engine ends at the first request with it; "
-            "tensor_parallel_size works"
-        )
+    stages = fields.get("pipeline_parallel_size", 1)
+    if current_platform.is_cpu() and stages != 1 and not fields.get("enforce_eager", True):
+        raise SettingsError("args.enforce_eager=False: on a CPU, torch's compiler fails on stages; leave it out")
 
 
 def _first_rank(pool: Pool, node: Node | None) -> int:

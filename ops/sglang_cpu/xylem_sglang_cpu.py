@@ -1,4 +1,4 @@
-"""A plugin of SGLang's: four of its assumptions about GPUs, undone where there is none.
+"""A plugin of SGLang's: five of its assumptions about GPUs, undone where there is none.
 
 SGLang loads it in each of its processes. The adapter (`app/engines/sglang/`) knows nothing of it.
 """
@@ -30,6 +30,9 @@ def register() -> None:
     for kind in ("MHA", "MLA"):
         host_pool = f"{_HOST_POOLS}.{kind.lower()}.{kind}TokenToKVPoolHost"
         HookRegistry.register(f"{host_pool}.__init__", _let_torch_copy, HookType.BEFORE)
+    # Before it writes down a record of experts it frees memory of its GPU.
+    if not hasattr(torch.cpu, "empty_cache"):
+        torch.cpu.empty_cache = lambda: None
     unpin()
 
 

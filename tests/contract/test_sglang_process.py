@@ -81,8 +81,9 @@ def given_to_sglang(**args: Any) -> dict[str, Any]:
     return engine_args(make_pool("sglang", args=args), "127.0.0.1").fields
 
 
-def test_its_own_yaml_is_taken_as_it_is() -> None:
+def test_its_own_yaml_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """The names are those of its command line, and nested values are JSON."""
+    monkeypatch.setattr("torch.accelerator.is_available", lambda: True)  # on a CPU it has no `ep`
     fields = given_to_sglang(
         **{"tensor-parallel-size": 2, "ep": 4, "mem-fraction-static": 0.5, "kv-events-config": '{"buffer_steps": 5}'}
     )

@@ -101,6 +101,11 @@ def engine_args(pool: Pool, address: str, node: Node | None = None) -> SglangArg
     on_cpu = not torch.accelerator.is_available()
     if (stages := arguments.get("pp_size", 1)) != 1:
         _check_stages(pool.model_dir, stages)
+    if on_cpu and (parts := arguments.get("ep_size", 1)) != 1:
+        raise SettingsError(
+            f"args.ep_size={parts!r}: on a CPU, SGLang's scheduler ends at the first request, since each "
+            "process computes experts as if it had all; tensor_parallel_size alone works"
+        )
     if on_cpu and (method := arguments.get("speculative_algorithm")):
         raise SettingsError(f"args.speculative_algorithm={method!r}: on a CPU, SGLang has no kernels for it")
     fields = {

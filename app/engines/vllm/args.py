@@ -24,6 +24,7 @@ from app.engines.log_level import log_level
 from app.engines.pool_args import check_names, take_environment
 from app.engines.ports import free_ports
 from app.engines.vllm.cpu_kernels import kernels_need
+from app.engines.vllm.cpu_limits import check_experts
 from app.engines.vllm.nodes import node_environment, node_fields
 from app.engines.vllm.packages import lacks, missing_package
 from app.engines.vllm.tiers.config import BOTH, with_tiers
@@ -257,11 +258,13 @@ def vllm_config(fields: dict[str, Any], *, headless: bool = False) -> VllmConfig
     `headless`: of a follower. Raises: SettingsError.
     """
     try:
-        return AsyncEngineArgs(**fields).create_engine_config(headless=headless)
+        config = AsyncEngineArgs(**fields).create_engine_config(headless=headless)
     except (ValueError, TypeError, OSError, ImportError, NotImplementedError) as exc:
         if package := missing_package(Path(fields["model"])):
             raise SettingsError(lacks(package)) from exc
         raise SettingsError(_problems(exc)) from exc
+    check_experts(config)
+    return config
 
 
 def _problems(exc: Exception) -> str:

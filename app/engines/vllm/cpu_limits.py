@@ -1,8 +1,9 @@
 """Refuses what vLLM computes wrongly on a CPU, or dies of there."""
 
+from vllm.config import VllmConfig
 from vllm.platforms import current_platform
 
-from app.errors import RequestError
+from app.errors import RequestError, SettingsError
 from app.messages.job import Sampling
 
 
@@ -22,4 +23,14 @@ def check_on_cpu(sampling: Sampling, *, speculates: bool, adapters: bool) -> Non
         raise RequestError(
             "'prompt_logprobs', and 'logprobs' with 'echo': this pool takes adapters on a CPU, where vLLM has none.",
             param="prompt_logprobs",
+        )
+
+
+def check_experts(config: VllmConfig) -> None:
+    """Refuses a part of a model's experts in each process on a CPU. Raises: SettingsError."""
+    parallel = config.parallel_config
+    if current_platform.is_cpu() and parallel.enable_expert_parallel and parallel.world_size_across_dp > 1:
+        raise SettingsError(
+            "args.enable_expert_parallel=True: on a CPU, vLLM's kernel for experts gets no map of those that a process "
+            "has, and ends at the first request; tensor_parallel_size alone works"
         )

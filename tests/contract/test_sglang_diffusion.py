@@ -109,7 +109,7 @@ async def test_what_is_cancelled_is_computed_no_more(subject: Subject) -> None:
 
 async def test_what_it_does_not_do_is_refused_by_name(subject: Subject) -> None:
     for param, value in {
-        "n": 2, "logprobs": 1, "prompt_logprobs": 1, "min_tokens": 1, "presence_penalty": 1.0, "frequency_penalty": 1.0,
+        "logprobs": 1, "prompt_logprobs": 1, "min_tokens": 1, "presence_penalty": 1.0, "frequency_penalty": 1.0,
         "repetition_penalty": 1.1, "logit_bias": {5: 1.0},
     }.items():  # fmt: skip
         with pytest.raises(RequestError) as refusal:
@@ -118,6 +118,14 @@ async def test_what_it_does_not_do_is_refused_by_name(subject: Subject) -> None:
     with pytest.raises(RequestError) as refusal:
         await subject.answer(PROMPT, grammar=Grammar("regex", "[a-z]+"))
     assert refusal.value.param == "response_format"
+
+
+async def test_each_choice_is_an_answer(subject: Subject) -> None:
+    """All are alike, as of any model whose likeliest tokens are taken."""
+    whole = await subject.answer(PROMPT, max_tokens=18, **FREE)
+    steps = [step async for step in subject.stream(PROMPT, max_tokens=18, n=3, **FREE)]
+    choices = [[token for step in steps if step.index == index for token in step.tokens] for index in range(3)]
+    assert choices == [whole.tokens] * 3
 
 
 async def test_nothing_is_drawn(subject: Subject) -> None:

@@ -52,10 +52,12 @@ def check_block(pool: Pool, fields: Mapping[str, Any]) -> None:
 
 
 def check_diffusion(request: GenerateRequest) -> None:
-    """Refuses parameters that SGLang would ignore without a word. Raises: RequestError."""
+    """Refuses parameters that SGLang would ignore without a word: its algorithms give token ids alone, and mask nothing.
+
+    Raises: RequestError.
+    """
     s = request.sampling
     params = {
-        "n": s.n > 1,
         "logprobs": s.logprobs is not None,
         "prompt_logprobs": s.prompt_logprobs is not None,
         "response_format": s.grammar is not None,

@@ -98,7 +98,13 @@ def test_both_libraries_say_the_same(xgrammar: Xgrammar, fields: dict[str, Any],
 def test_a_clients_own_grammar_is_the_same_to_both(xgrammar: Xgrammar, text: str) -> None:
     own_grammar = Grammar("grammar", text)
     matches = xgrammar.matchers(own_grammar)
-    for candidate, fits in {"SELECT a": True, "SELECT 12": True, "SELECT ": False, "SELECT b": False, "": False}.items():
+    for candidate, fits in {
+        "SELECT a": True,
+        "SELECT 12": True,
+        "SELECT ": False,
+        "SELECT b": False,
+        "": False,
+    }.items():
         assert matches(candidate) == allows(own_grammar, candidate) == fits, candidate
 
 

@@ -17,7 +17,10 @@ PATH = "/admin/loras"
 
 Name = Annotated[str, typer.Argument(help="By which clients ask for it, as their model.")]
 Source = Annotated[
-    str, typer.Argument(help="A folder or tar file that workers see, s3://bucket/folder, hf://team/name, or https://host/adapter.tar.")
+    str,
+    typer.Argument(
+        help="A folder or tar file that workers see, s3://bucket/folder, hf://team/name, or https://host/adapter.tar."
+    ),
 ]
 Sha256 = Annotated[str, typer.Option("--sha256", help="Of the tar file or folder; needed for what comes by HTTP.")]
 

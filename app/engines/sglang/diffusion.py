@@ -52,7 +52,7 @@ def check_block(pool: Pool, fields: Mapping[str, Any]) -> None:
 
 
 def check_diffusion(request: GenerateRequest) -> None:
-    """Refuses parameters that SGLang would ignore without a word: its algorithms give token ids alone, and mask nothing.
+    """Refuses parameters that SGLang would ignore in silence: its algorithms give token ids alone, and mask nothing.
 
     Raises: RequestError.
     """

@@ -35,6 +35,7 @@ REAL_ENGINE = tuple(
     f"tests/{path}"
     for path in (
         "contract/test_adapters", "contract/test_engine_contract", "contract/test_sglang", "contract/test_vllm",
+        "contract/test_experts", "contract/test_stages",
         "contract/test_kv_event_wire", "contract/test_chat_template", "contract/test_experts",  # which import as much
         "acceptance/test_sglang", "acceptance/test_vllm",
     )

@@ -17,6 +17,7 @@ import yaml
 from app.engines.base import Configured, EngineInfo, Node
 from app.engines.interface import interface_environment
 from app.errors import RequestError, SettingsError
+from app.messages.job import Sampling
 from app.pools.engine_args import masked
 from app.pools.schema import Pool
 from app.runner.engine_factory import create_engine
@@ -393,3 +394,13 @@ def test_a_model_of_a_mamba_2_family_that_only_attends_keeps_its_cache(tmp_path:
     engine = create_engine(make_pool("vllm", path=path))
     assert isinstance(engine, Configured)
     assert engine.configuration()["AsyncEngineArgs"]["enable_prefix_caching"] is True
+
+
+def test_several_choices_without_sampling_are_refused_by_name() -> None:
+    """vLLM's own message names no field of a request."""
+    from app.engines.vllm.convert import sampling_params
+
+    with pytest.raises(RequestError, match="one choice where 'temperature' is 0") as refusal:
+        sampling_params(Sampling(max_tokens=1, n=2, temperature=0.0))
+    assert refusal.value.param == "n"
+    assert sampling_params(Sampling(max_tokens=1, n=2, temperature=0.5)).n == 2

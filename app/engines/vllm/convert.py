@@ -24,6 +24,8 @@ _NAMES = {"image": "pictures", "audio": "sounds", "video": "videos"}
 
 def sampling_params(sampling: Sampling, extra_args: dict[str, Any] | None = None) -> SamplingParams:
     """Raises: RequestError."""
+    if sampling.n > 1 and sampling.temperature == 0:
+        raise RequestError("'n': vLLM makes one choice where 'temperature' is 0: all would be the same.", param="n")
     try:
         return _sampling_params(sampling, extra_args or None)
     except (VLLMClientError, ValueError, TypeError) as exc:

@@ -28,7 +28,6 @@ def register() -> None:
         FastIncrementalDetokenizer.__init__ = _behind_characters(FastIncrementalDetokenizer.__init__)
     if find_spec("torchvision") is not None:
         _complete_torchvision()
-    _complete_stages()
 
 
 def is_loaded() -> bool:
@@ -54,32 +53,6 @@ def _complete_torchvision() -> None:
 
     if not hasattr(functional, "grayscale_to_rgb"):
         functional.grayscale_to_rgb = _coloured
-
-
-def _complete_stages() -> None:
-    """Makes what a later stage of a pipeline receives into. vLLM makes it as it warms up, which CPUs leave out."""
-    from vllm.platforms import current_platform
-
-    if not current_platform.is_cpu():
-        return
-    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
-
-    if getattr(GPUModelRunner.sync_and_gather_intermediate_tensors, "__wrapped__", None) is None:
-        GPUModelRunner.sync_and_gather_intermediate_tensors = _receiving(
-            GPUModelRunner.sync_and_gather_intermediate_tensors
-        )
-
-
-def _receiving(gather: Any) -> Any:
-    @wraps(gather)
-    def receiving(self: Any, *args: Any) -> Any:
-        if self.intermediate_tensors is None:
-            self.intermediate_tensors = self.model.make_empty_intermediate_tensors(
-                batch_size=self.max_num_tokens, dtype=self.model_config.dtype, device=self.device
-            )
-        return gather(self, *args)
-
-    return receiving
 
 
 def _coloured(frames: Any) -> Any:

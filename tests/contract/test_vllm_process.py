@@ -318,6 +318,7 @@ def test_compiled_stages_are_refused_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -
     for cpu in (True, False):
         arguments = given_to_vllm(monkeypatch, cpu=cpu, role="both", pipeline_parallel_size=2)
         assert arguments.fields["pipeline_parallel_size"] == 2
+        assert ("worker_extension_cls" in arguments.fields) is cpu
 
 
 def engine_fields(node: Node | None = None, **changes: Any) -> dict[str, Any]:

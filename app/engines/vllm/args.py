@@ -71,6 +71,7 @@ _FORCE_ENVIRONMENT = {"VLLM_USE_V2_MODEL_RUNNER": "0"}
 _FORCE = "app.engines.vllm.force:ForceBegun"
 _TIMES = "app.engines.vllm.times:TellTimes"
 _CORES = "app.engines.vllm.cores.KeepsItsCores"
+_STAGES = "app.engines.vllm.stages.ReceivesItsInput"
 _MOST_RANKS = 16  # data-parallel ones on a host
 _ONE_PROCESS = "app.engines.vllm.one_process.OneProcess"
 
@@ -240,8 +241,9 @@ def _transfer_defaults(fields: dict[str, Any]) -> dict[str, Any]:
 
 def _cpu_defaults(pool: Pool, names: Collection[str]) -> dict[str, Any]:
     defaults = _CPU_DEFAULTS | kernels_need(pool.model_dir, names)
-    several = pool.tensor_parallel_size not in (None, 1)
-    if several or "tensor_parallel_size" in names or "pipeline_parallel_size" in names:
+    if "pipeline_parallel_size" in names:
+        return defaults | {"worker_extension_cls": _STAGES}
+    if pool.tensor_parallel_size not in (None, 1) or "tensor_parallel_size" in names:
         return defaults
     return defaults | {"distributed_executor_backend": _ONE_PROCESS}
 

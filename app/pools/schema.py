@@ -220,8 +220,8 @@ class Pool(_Part):
     peers: bool = False
     # Whether it takes pictures that others have encoded. null: if the file has a pool of role encode for its model.
     embeddings: bool | None = None
-    # Whether /v1/completions takes `prompt_embeds`: a prompt as rows of numbers instead of tokens, one for each. vLLM
-    # and the mock can.
+    # Whether /v1/completions takes `prompt_embeds`: a prompt as rows of numbers instead of tokens, one for each. vLLM,
+    # SGLang and the mock can.
     prompt_embeds: bool = False
     block_size: Count = 32  # tokens in a KV block
     max_running: Count = 64  # requests that the engine runs at once

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from array import array
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -262,12 +263,38 @@ def test_every_argument_of_a_request_is_one_of_sglangs() -> None:
         assert fields.keys() <= params
         assert sum(fields.get(kind) is not None for kind in ("json_schema", "regex", "ebnf", "structural_tag")) == 1
     assert convert.sampling_params(EVERYTHING, 0).keys() <= params
-    [generate] = calls_of(requests, "async_generate")
+    [generate] = calls_of(requests, "GenerateReqInput")
     keyword_names = keywords(generate) | convert.logprob_arguments(EVERYTHING).keys()
     keyword_names |= {"bootstrap_host", "bootstrap_port", "bootstrap_room"}
-    assert keyword_names <= parameters(API["Engine"]["methods"]["async_generate"])
+    keyword_names |= {"positional_embed_overrides", "image_data", "mm_hashes"}
+    assert keyword_names <= API["GenerateReqInput"]["fields"].keys()
     [embed] = calls_of(encoding, "EmbeddingReqInput")
     assert keywords(embed) <= API["EmbeddingReqInput"]["fields"].keys()
+
+
+def test_a_model_that_takes_no_rows_is_refused_at_the_start() -> None:
+    """SGLang itself would end at the first request with some."""
+    from app.engines.sglang.prompt_embeds import check_model
+
+    engine = MagicMock()
+    manager = engine.tokenizer_manager
+    for architecture, mm_processor, is_refused in (
+        ("LlamaForCausalLM", None, False), ("MixtralForCausalLM", None, True), ("LlamaForCausalLM", object(), True),
+    ):  # fmt: skip
+        manager.model_config.hf_config.architectures, manager.mm_processor = [architecture], mm_processor
+        with pytest.raises(SettingsError, match=architecture) if is_refused else nullcontext():
+            check_model(engine)
+
+
+@pytest.mark.parametrize(("role", "args"), [
+    ("decode", {}), ("prefill", {}), ("both", {"speculative_algorithm": "EAGLE"}),
+    ("both", {"dllm_algorithm": "LowConfidence"}),
+])  # fmt: skip
+def test_pools_that_cannot_take_rows_are_refused(role: str, args: dict[str, Any]) -> None:
+    from app.engines.sglang.args import engine_args
+
+    with pytest.raises(SettingsError, match="prompt_embeds"):
+        engine_args(make_pool("sglang", role=role, prompt_embeds=True, args=args), "127.0.0.1")
 
 
 def test_every_argument_of_a_pause_or_a_sleep_is_one_of_sglangs() -> None:

@@ -163,6 +163,8 @@ def _check(pool: Pool, fields: Mapping[str, Any]) -> None:
         raise SettingsError(
             f"nodes={pool.nodes}: SGLang's data-parallel ranks are on one host, but with args.enable_dp_attention"
         )
+    if pool.prompt_embeds and (pool.role != "both" or fields.get("speculative_algorithm") or diffuses(fields)):
+        raise SettingsError("prompt_embeds: for pools of role both, without drafts, that write token by token")
     if pool.task == "embed":
         _check_pooling(pool.model_dir)
     if fields.get("mm_process_config"):

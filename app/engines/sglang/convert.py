@@ -36,7 +36,7 @@ def sampling_params(s: Sampling, start: int) -> dict[str, Any]:
 
 
 def logprob_arguments(s: Sampling) -> dict[str, Any]:
-    """Arguments of `async_generate` for logprobs. Those of the prompt keep its KV from coming out of the cache."""
+    """Arguments of `GenerateReqInput` for logprobs. Those of the prompt keep its KV from coming out of the cache."""
     if s.logprobs is None and s.prompt_logprobs is None:
         return {}
     return {

@@ -5,6 +5,7 @@ import math
 import signal
 import threading
 import time
+from asyncio import Future
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
@@ -40,8 +41,9 @@ from app.engines.sglang.diffusion import check_block, check_diffusion, diffuses,
 from app.engines.sglang.encoding import vectors
 from app.engines.sglang.events import event_sources
 from app.engines.sglang.groups import cache_groups
-from app.engines.sglang.media import SglangPictures
+from app.engines.sglang.media import Prepared, SglangPictures
 from app.engines.sglang.processes import Processes, own_sigquit, remove_files
+from app.engines.sglang.prompt_embeds import check_model, overrides
 from app.engines.sglang.requests import Running, run
 from app.engines.sglang.stats import Figuring
 from app.engines.sglang_plugin import is_loaded
@@ -115,7 +117,12 @@ class SglangEngine:
         engine = await self._processes.start(fields)
         self._listen(engine)
         try:
+            if self._pool.prompt_embeds:
+                check_model(engine)
             self._pictures.load(engine, self._pool)
+        except SettingsError:
+            await self.close()
+            raise
         except (OSError, ValueError) as exc:
             await self.close()
             raise SettingsError(f"{self._pool.model_dir}: pictures can't be processed: {exc}") from exc
@@ -141,7 +148,7 @@ class SglangEngine:
             max_adapters=self._max_adapters,
             max_adapter_rank=self._args.fields["max_lora_rank"] if self._max_adapters else 0,
             version=version("sglang"),
-            media=self._pictures.kinds,
+            media=(*self._pictures.kinds, *(("embeds",) if self._pool.prompt_embeds else ())),
             tier_block_bytes=self._ready().block_bytes if tells_of_host_memory(fields) and not groups else 0,
             groups=groups,
             unindexed=unindexed_reason,
@@ -317,19 +324,25 @@ class SglangEngine:
         self._control.check()
         self._check(request)
         running = self._requests[request.id] = Running()
-        pictures = (
-            asyncio.ensure_future(self._pictures.prepared(request.media, request.prompt)) if request.media else None
-        )
+        media = self._prepared(engine, request)
         try:
             for index in range(request.sampling.n):
                 if not (request.begun and request.begun[index].finished):
                     choice = SglangChoice(request, index, self._tokenizer, self._pool.context_len)
-                    running.start(index, run(engine, request, choice, index, self._speculation, pictures=pictures))
+                    running.start(index, run(engine, request, choice, index, self._speculation, media=media))
             yield running
         finally:
             del self._requests[request.id]
-            if pictures is not None:
-                pictures.cancel()
+            if media is not None:
+                media.cancel()
+
+    def _prepared(self, engine: Engine, request: GenerateRequest) -> Future[Prepared | dict[str, Any]] | None:
+        """The request's pictures or rows, as `run` takes them; None: it has none."""
+        if not request.media:
+            return None
+        if _has_rows(request):
+            return asyncio.ensure_future(asyncio.to_thread(overrides, engine, request))
+        return asyncio.ensure_future(self._pictures.prepared(request.media, request.prompt))
 
     def _check(self, request: GenerateRequest) -> None:
         """Refuses what SGLang doesn't, or not before it breaks: a token that the model lacks ends its process."""
@@ -337,7 +350,8 @@ class SglangEngine:
         self._adapters.find(request.adapter)
         s = request.sampling
         check_request(request, vocabulary_size=self._ready().vocabulary_size, context_len=self._pool.context_len)
-        self._pictures.check(request)
+        if not (_has_rows(request) and self._pool.prompt_embeds):
+            self._pictures.check(request)
         if diffuses(self._args.fields):
             check_diffusion(request)
         if s.seed is not None and s.temperature > 0 and not self._keeps_seeds:
@@ -360,6 +374,10 @@ class SglangEngine:
         tokens = len(request.prompt)
         self._pulled += tokens
         return KvTransfer(tokens, math.ceil(tokens / self._pool.block_size) * self._ready().block_bytes, 0.0)
+
+
+def _has_rows(request: GenerateRequest) -> bool:
+    return bool(request.media) and request.media[0].media.kind == "embeds"
 
 
 def _block_bytes(manager: Any, block_size: int) -> int:

@@ -203,7 +203,7 @@ class SglangPictures:
 
 
 def seen(pictures: Prepared, prompt: Sequence[int]) -> dict[str, Any]:
-    """Arguments of `async_generate`. `prompt`: as SGLang gets it."""
+    """Arguments of `GenerateReqInput`. `prompt`: as SGLang gets it."""
     padded_ids = list(prompt)
     for (offset, length), name in zip(pictures.places, pictures.names, strict=True):
         numbers = _stand_ins(name)

@@ -7,6 +7,7 @@ from itertools import count
 from typing import Any
 
 from sglang.srt.entrypoints.engine import Engine
+from sglang.srt.managers.io_struct import GenerateReqInput
 
 from app.engines.base import GenerateRequest, StepOutput
 from app.engines.sglang.choice import SglangChoice
@@ -91,11 +92,15 @@ async def run(
     choice: SglangChoice,
     index: int,
     speculation: Speculation,
-    pictures: asyncio.Future[Prepared] | None = None,
+    media: asyncio.Future[Prepared | dict[str, Any]] | None = None,
 ) -> AsyncGenerator[StepOutput, None]:
-    """One choice's steps. Closing it aborts. `pictures`: of all choices. Raises: SGLang's errors and ours."""
-    media = {} if pictures is None else seen(await asyncio.shield(pictures), choice.prompt)
-    chunks = await engine.async_generate(
+    """One choice's steps. Closing it aborts. `media`: of all choices; pictures, or rows as arguments of SGLang's.
+
+    Raises: SGLang's errors and ours.
+    """
+    inputs = {} if media is None else await asyncio.shield(media)
+    arguments = inputs if isinstance(inputs, dict) else seen(inputs, choice.prompt)
+    fields = GenerateReqInput(
         input_ids=choice.prompt,
         sampling_params=sampling_params(choice.sampling, choice.begun),
         rid=new_id(),
@@ -107,8 +112,9 @@ async def run(
         external_trace_header=request.trace_headers,
         **logprob_arguments(choice.sampling),
         **_room(request.handoff, index),
-        **media,
+        **arguments,
     )
+    chunks = engine.tokenizer_manager.generate_request(fields, None)
     async with aclosing(chunks):
         async for chunk in chunks:
             step = choice.step(chunk)

@@ -19,7 +19,8 @@ from vllm.outputs import RequestOutput
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from app.engines.base import EventKey, GenerateRequest
-from app.errors import EngineFailed, RequestError
+from app.engines.prompt_rows import prompt_rows
+from app.errors import RequestError
 
 _MOST_KEYS = 2**16  # of some 200 bytes each
 _NOTHING = hashlib.sha256(b"").digest()  # of a block behind the prompt
@@ -74,24 +75,11 @@ def _rows_and_keys(config: VllmConfig, request: GenerateRequest) -> tuple[torch.
 
 
 def _rows(config: ModelConfig, request: GenerateRequest) -> torch.Tensor:
-    """A row for each position, in the model's dtype. vLLM would die of rows that don't fit the model.
-
-    Raises: RequestError, EngineFailed.
-    """
-    if len(request.media) != 1 or not config.enable_prompt_embeds:
-        raise RequestError("This model's engine takes one prompt embedding, and only if its pool says so.")
-    (one,) = request.media
-    media = one.media
-    dtype = getattr(torch, media.dtype, None)
-    height, width = media.shape
-    end = media.offset + media.length
-    if not isinstance(dtype, torch.dtype) or width != config.get_inputs_embeds_size():
-        raise RequestError("'prompt_embeds': rows of another width or dtype than the model's.", param="prompt_embeds")
-    if len(one.data) != height * width * dtype.itemsize or height != media.length or end > len(request.prompt):
-        raise EngineFailed("A prompt embedding is not as the request says.")
-    values = torch.frombuffer(bytearray(one.data), dtype=dtype).reshape(height, width).to(config.dtype)
-    if not torch.isfinite(values).all():
-        raise RequestError("'prompt_embeds': numbers that the model's dtype does not have.", param="prompt_embeds")
+    """A row for each position, in the model's dtype. Raises: RequestError, EngineFailed."""
+    if not config.enable_prompt_embeds:
+        raise RequestError("This model's engine takes a prompt embedding only if its pool says so.")
+    width = config.get_inputs_embeds_size()
+    media, values = prompt_rows(request, width, config.dtype)
     rows = torch.zeros(len(request.prompt), width, dtype=config.dtype)
-    rows[media.offset : end] = values
+    rows[media.offset : media.offset + media.length] = values
     return rows

@@ -14,6 +14,7 @@ from tests.tiny import tiny_model
 PREFILL, DECODE, ALONE = "prefill-pool-r", "decode-pool-r", "decode-pool-s"
 ENGINES: dict[str, dict[str, Any]] = {
     "vllm": {"block_size": 32, "args": {"kv_cache_memory_bytes": 2**27}},
+    "sglang": {"block_size": 16, "args": {"max_total_tokens": 4096}},
 }
 
 

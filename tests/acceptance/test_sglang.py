@@ -221,6 +221,22 @@ def test_an_sglang_has_fetched_its_model_from_the_hub_once(fleet: Stack, hub: Hu
     assert "OfflineModeIsEnabled" not in fleet.log(SGLANG)
 
 
+def test_a_pinned_prefix_is_in_both_engines_caches_and_again_after_these_were_cleared(fleet: Stack) -> None:
+    """Each engine's own events say what it has."""
+    system = {"role": "system", "content": "You answer as the captain of a boat that leaves at nine. " * 12}
+    with httpx.Client(base_url=fleet.url, timeout=120) as http:
+        prefix = http.post("/admin/prefixes", json={"model": MIXED, "messages": [system], "pin_s": 600}).json()
+        blocks = prefix["pools"][SGLANG]["blocks"]
+        whole = {"blocks": blocks, "places": 1, "wanted": 1}
+        assert (prefix["warm"], prefix["pools"]) == (True, {VLLM: whole, SGLANG: whole})
+        http.post("/admin/clear_kv_blocks").raise_for_status()
+        wait_until(lambda: http.get("/admin/prefixes").json()["data"][0]["warm"], "it is cached again")
+        body = {"model": MIXED, "messages": [system, *ASKED[:1]], "max_tokens": 1}
+        usage = http.post("/v1/chat/completions", json=body).json()["usage"]
+        assert usage["prompt_tokens_details"]["cached_tokens"] == blocks * 32 > 3 * 32
+        http.delete(f"/admin/prefixes/{prefix['id']}").raise_for_status()
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_forced_calls_are_the_same_on_each_engine(client: OpenAI, *, stream: bool) -> None:
     """Nothing is called by a model of a few layers: grammars have it write what is read."""

@@ -15,6 +15,7 @@ import pytest
 import zmq
 import zmq.asyncio
 from msgspec.structs import replace
+from prometheus_client import REGISTRY
 
 from app.engines.base import Adapters, Disaggregated, Engine, GenerateRequest, KvEventSource
 from app.engines.mock.vocabulary import Vocabulary
@@ -26,6 +27,7 @@ from app.runner.engine_factory import create_engine
 from tests.lora import make_adapter
 from tests.trtllm.contract import Use, contract
 from tests.trtllm.double import installed
+from tests.trtllm.metrics import NAME
 from tests.trtllm.model import MOCK
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -54,7 +56,9 @@ async def engine(**settings: Any) -> AsyncIterator[Any]:
     mock = json.dumps({"speedup": 10.0, "total_blocks": 64, "answer_tokens": 900})
     args = {"env": {MOCK: mock}, "scheduler_config": {"enable_prefix_aware_scheduling": True}, "enable_lora": True}
     pool = Pool(model="m", engine="trtllm", max_model_len=1024, data_parallel_size=2, args=args, **settings)
-    loaded_engine = create_engine(pool)
+    loaded_engine: Any = create_engine(pool)
+    if pool.role == "decode":  # a process keeps metrics of one engine
+        loaded_engine.keep_metrics()
     try:
         info = await loaded_engine.start()
         assert (info.block_size, info.total_blocks, info.ranks, len(info.grammars)) == (32, 64, 2, 5)
@@ -107,7 +111,16 @@ async def use_everything() -> None:
         assert any(isinstance(e, BlockStored) and e.lora_name == "sql@1" for e in events_by_rank[0])
         assert all(isinstance(e, BlockStored) for e in events_by_rank[0] + events_by_rank[1])
         await evicted(decodes)
+        await measured()
         await bound(decodes, EBNF)
+
+
+async def measured() -> None:
+    """The decoding engine's own metrics are in this process's registry."""
+    labels = {"model_name": "m", "engine_type": "trtllm"}
+    async with asyncio.timeout(SOON_S):
+        while REGISTRY.get_sample_value(NAME, labels) is None:
+            await asyncio.sleep(0.01)
 
 
 async def bound(made: Engine, grammar: Grammar) -> None:

@@ -23,6 +23,7 @@ from tests.gpu import cases
 from tests.gpu.place import Place
 from tests.lora import make_adapter
 from tests.trtllm.model import WINDOWS
+from workers.library_metrics import engine_metrics
 
 _SIDE = 112
 VIDEO = {"width": 32, "height": 32, "format": "mp4", "frames": 9, "fps": 8}
@@ -53,6 +54,29 @@ async def test_its_own_arguments_count_in_layers_and_a_bad_one_is_named(place: P
 async def test_autodeploy_answers(place: Place) -> None:
     async with place.engine("trtllm", args={"backend": "autodeploy"}) as engine:
         assert len((await engine.answer("The sea is", ignore_eos=True)).tokens) == 8
+
+
+async def test_its_own_metrics_are_shown(place: Place) -> None:
+    """Its collector counts iterations in this process's registry, which is on the worker's page."""
+    engine: Any = create_engine(place.pool("trtllm"))
+    engine.keep_metrics()
+    try:
+        await engine.start()
+        async for _ in engine.generate(
+            GenerateRequest(RunId("a"), [5, 6, 7], Sampling(max_tokens=500, ignore_eos=True))
+        ):
+            pass
+        async with asyncio.timeout(10):
+            while not (labels := labels_of("trtllm_num_generation_requests")):
+                await asyncio.sleep(0.05)
+        assert labels == {"model_name": "m", "engine_type": "trtllm"}
+    finally:
+        await engine.close()
+
+
+def labels_of(name: str) -> dict[str, str] | None:
+    samples = (sample for metric in engine_metrics() for sample in metric.samples)
+    return next((sample.labels for sample in samples if sample.name == name), None)
 
 
 async def test_a_model_with_windows_resumes_a_prompt_where_all_its_layers_have_it(place: Place) -> None:

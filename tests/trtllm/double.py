@@ -9,11 +9,18 @@ import pytest
 
 from tests.trtllm.contract import Contract, contract
 from tests.trtllm.generated import Package
+from tests.trtllm.metrics import Collector
 from tests.trtllm.model import MOCK, Model
 from tests.trtllm.pictures import PictureModel, shared
 from tests.trtllm.visual import Visual
 
-_ENGINES = {"LLM": Model, "VisualGen": Visual, "MultimodalEncoder": PictureModel, "SharedTensorContainer": shared}
+_ENGINES = {
+    "LLM": Model,
+    "MetricsCollector": Collector,
+    "MultimodalEncoder": PictureModel,
+    "SharedTensorContainer": shared,
+    "VisualGen": Visual,
+}
 _OURS = ("app.engines.trtllm", "app.painters.trtllm")
 
 
@@ -34,6 +41,9 @@ def installed(of: Contract | None = None) -> Iterator[Package]:
             yield package
             os.environ.pop(MOCK, None)
     finally:
+        for model in package.models:
+            if isinstance(model, Collector):
+                model.close()
         for name in [n for n in sys.modules if n.split(".")[0] == "tensorrt_llm" or n.startswith(_OURS)]:
             del sys.modules[name]
         sys.modules.update(before)

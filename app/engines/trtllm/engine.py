@@ -18,6 +18,7 @@ import tensorrt_llm
 from tensorrt_llm._torch.peft.lora.config import LoraConfig
 from tensorrt_llm.llmapi.llm import LLM
 from tensorrt_llm.llmapi.llm_args import CacheTransceiverConfig, KvCacheConfig, SchedulerConfig
+from tensorrt_llm.metrics import MetricsCollector
 
 from app.engines.base import EngineInfo, EngineStats, GenerateRequest, KvEventSource, Prefilled, StepOutput
 from app.engines.checks import check_new, check_request
@@ -57,7 +58,7 @@ log = structlog.get_logger(__name__)
 
 
 class TrtllmEngine:
-    """Implements `app.engines.base.Engine`, `Adapters` and `Disaggregated`. `encoder.py` has PictureEncoder.
+    """Implements `app.engines.base.Engine`, `Adapters`, `Disaggregated`, `Metered`. `encoder.py` has PictureEncoder.
 
     A pool's `args` are fields of TensorRT-LLM's LLM, and `backend`, `engine_args`, `override_engine_args` and `env`.
     """
@@ -74,6 +75,7 @@ class TrtllmEngine:
         self._loaded: Loaded | None = None  # set by start
         self._live: dict[RunId, Run] = {}
         self._iterations = Iterations()
+        self._collector: MetricsCollector | None = None  # set by keep_metrics
         self._caches: Caches | None = None  # set by start, if it tells of them
         self._polls: list[asyncio.Task[None]] = []
         self._grammars = GrammarChecker()
@@ -84,6 +86,10 @@ class TrtllmEngine:
 
     def configuration(self) -> dict[str, Any]:
         return {"environment": self._args.environment, "LLM": self._args.fields}
+
+    def keep_metrics(self) -> None:
+        """Those of its iterations. Those of each request would be measured for them alone (`return_perf_metrics`)."""
+        self._collector = MetricsCollector(labels={"model_name": self._pool.model, "engine_type": "trtllm"})
 
     async def start(self) -> EngineInfo:
         set_environment(self._args.environment)
@@ -113,7 +119,7 @@ class TrtllmEngine:
         tells = bool(cache.get("event_buffer_max_size") and cache.get("enable_block_reuse", True))
         groups, unindexed_reason = await self._follow(llm, config) if tells else ((), "")
         if fields.get("enable_iter_perf_stats"):
-            self._poll("stats", llm.get_stats_async, self._iterations.read)
+            self._poll("stats", llm.get_stats_async, self._read_iteration)
         log.info("tensorrt_llm loaded", action="engine_loaded", seconds=round(time.monotonic() - began, 1))
         return EngineInfo(
             block_size=block_size,
@@ -285,6 +291,11 @@ class TrtllmEngine:
         except Exception as exc:  # noqa: BLE001 (it must not end the start of an engine that answers)
             log.warning("trtllm_poll_failed", what="kv events", error=repr(exc))
             return []
+
+    def _read_iteration(self, message: Mapping[str, Any]) -> None:
+        self._iterations.read(message)
+        if self._collector is not None:
+            self._collector.log_iteration_stats(iteration_stats=message)
 
     def _poll(self, what: str, ask: Callable[..., AsyncIterable[Any]], take: Callable[[Any], None]) -> None:
         self._polls.append(asyncio.create_task(self._polling(what, ask, take), name=f"trtllm-{what}"))

@@ -216,7 +216,7 @@ def test_a_chunked_body_within_the_limit_is_served(http: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize(("method", "path", "status"), [
-    ("GET", "/", 404), ("GET", "/v1/nothing", 404), ("POST", "/v1/images", 404),
+    ("POST", "/", 405), ("GET", "/v1/nothing", 404), ("POST", "/v1/images", 404),
     ("PUT", CHAT, 405), ("DELETE", TEXT, 405), ("POST", "/v1/models", 405), ("POST", "/metrics", 405),
 ])  # fmt: skip
 def test_an_unknown_route_or_method_is_refused_in_the_same_shape(

@@ -128,7 +128,13 @@ def goes_on(s: Stack, within_s: float, batches_s: float = 30) -> None:
 
 
 # Those that no process here has: of a group of hosts, of an engine in it, and of prefill and decode apart.
-_ELSEWHERE = {"group_not_seen", "weights_not_followed", "nixl_not_pumped", "rooms_not_served"}
+_ELSEWHERE = {
+    "adapters_not_followed",
+    "group_not_seen",
+    "nixl_not_pumped",
+    "rooms_not_served",
+    "weights_not_followed",
+}
 
 
 def heard(s: Stack) -> dict[str, set[str]]:

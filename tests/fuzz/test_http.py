@@ -88,7 +88,9 @@ WITH_BODY = [
     ("post", "/v1/conversations", 40), ("post", "/v1/conversations/{conversation}", 20),
     ("post", "/v1/conversations/{conversation}/items", 40), ("post", "/v1/chat/completions/{chat}", 20),
     ("post", "/v1/embeddings", 40), ("post", "/v2/embed", 20), ("post", "/v1/score", 20), ("post", "/score", 5),
-    ("post", "/v2/rerank", 5), ("post", "/v1/rerank", 20), ("post", "/rerank", 5),
+    ("post", "/v2/repository/index", 20), ("post", "/v2/repository/models/{name}/load", 10),
+    ("post", "/v2/repository/models/{name}/unload", 10), ("post", "/v2/rerank", 5),
+    ("post", "/v1/rerank", 20), ("post", "/rerank", 5),
     ("post", "/v1/classify", 20),
     ("post", "/v1/files", 30), ("post", "/v1/batches", 30), ("post", "/v1/messages/batches", 20),
     ("post", "/tokenize", 30), ("post", "/detokenize", 30), ("patch", "/admin/pools/{pool}/limits", 30),
@@ -142,7 +144,8 @@ WITHOUT = [
             ("get", ""), ("get", "/ready"), ("post", "/infer"), ("post", "/generate"), ("post", "/generate_stream"),
         )
     ),
-    ("get", "/live", 1), ("get", "/ready", 1),
+    *(("get", f"/v2/models/{name}stats", 5) for name in ("", "{name}/", "{name}/versions/{version}/")),
+    ("get", "/", 5), ("get", "/live", 1), ("get", "/ready", 1),
     ("get", "/health", 1), ("get", "/metrics", 1), ("get", "/sd", 1), ("get", "/version", 1),
 ]  # fmt: skip
 

@@ -58,7 +58,7 @@ class FakeCall(Generation):
 
     def __init__(self, *batches: list[int], error: Exception | None = None) -> None:
         self.rest, self._error = list(batches), error
-        self.cached_tokens = self.prompt_tokens = 0
+        self.cached_tokens = self.prompt_tokens = self.unshown = 0
         self.plan, self.pictures = SimpleNamespace(paintings=()), {}  # type: ignore[assignment]
 
     async def __aenter__(self) -> "FakeCall":

@@ -88,7 +88,7 @@ class TrtllmEngine:
         return {"environment": self._args.environment, "LLM": self._args.fields}
 
     def keep_metrics(self) -> None:
-        """Those of its iterations. Those of each request would be measured for them alone (`return_perf_metrics`)."""
+        """Keeps those of iterations. Those of requests would have to be measured for them (`return_perf_metrics`)."""
         self._collector = MetricsCollector(labels={"model_name": self._pool.model, "engine_type": "trtllm"})
 
     async def start(self) -> EngineInfo:

@@ -92,3 +92,17 @@ def test_an_engine_of_several_nodes_has_a_process_for_each() -> None:
     pools = {PoolId("a"): Pool(model="m", engine="mock", nodes=3, data_parallel_size=3)}
     components = stack.workers(pools, {PoolId("a"): 2}, load_settings(), {})
     assert [component.name for component in components[PoolId("a")]] == [f"a-{number}" for number in range(1, 7)]
+
+
+def test_workers_have_gpus_of_their_own_out_of_those_that_this_process_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes share an environment that has all of them in CUDA_VISIBLE_DEVICES."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")
+    settings, a, b = load_settings(), PoolId("a"), PoolId("b")
+    pools = {
+        a: Pool(model="m", engine="vllm", path=Path("/models/m")),
+        b: Pool(model="n", engine="vllm", path=Path("/models/n"), tensor_parallel_size=2),
+    }
+    parts = stack.workers(pools, {a: 1, b: 1}, settings, stack.environment(settings))
+    assert [part.env["CUDA_VISIBLE_DEVICES"] for pool in (a, b) for part in parts[pool]] == ["4", "5,6"]
+    crowd = stack.workers(pools, {a: 2, b: 1}, settings, stack.environment(settings))
+    assert {part.env["CUDA_VISIBLE_DEVICES"] for pool in (a, b) for part in crowd[pool]} == {"4,5,6"}

@@ -161,7 +161,7 @@ def test_an_encoder_killed_while_it_encodes_and_before_it_begins(served: Stack, 
 def test_an_encoder_killed_before_its_picture_is_fetched(served: Stack, client: OpenAI) -> None:
     before = settled(served)
     text(client, "sees", asked(png(71)))
-    wait_for(served, before, encoded=1, fetched=1)
+    wait_for(served, before, fetched=1)  # an encoder may still encode what the test before no longer waited for
     holder = entry(served, "sees", 71)[1].worker
     victim = next(lease.worker for lease in leases(served, EYES) if lease.worker.id == holder)
     before = {name: metric(served, POOL, f"pictures_{name}") for name in ("lost", "fetched")}

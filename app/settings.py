@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
+from platformdirs import user_data_path
 from pydantic import (
     AfterValidator,
     BeforeValidator,
@@ -28,6 +29,12 @@ from app.intervals import Intervals
 from app.keys import Keys
 
 ANY = "*"
+
+
+def data_folder() -> Path:
+    """The checkout's own folder, or the user's."""
+    checkout = Path(__file__).parents[1]
+    return checkout / ".xylem" if (checkout / "pyproject.toml").exists() else user_data_path("xylem")
 
 
 def _listed(pattern: str, meaning: str) -> BeforeValidator:
@@ -148,7 +155,12 @@ class Settings(BaseSettings):
     # A cell's Redis that has been unreachable for so long is lost: requests that are on its workers go on elsewhere.
     cell_lost_s: Annotated[float, Field(gt=0)] = 10.0
     pools_file: Path = Path("pools.yaml")  # which models there are, on which engines
-    home: Path = Path(".xylem")  # folder of models, logs and the embedded Valkey's data
+    # The folder of models, downloads, logs and embedded Valkeys' data. Not set: the user's data folder
+    # (`~/.local/share/xylem`, or below XDG_DATA_HOME); in a checkout, its `.xylem`.
+    home: Path = Field(default_factory=data_folder)
+    # The folder of what belongs to this deployment: files, painted media, `usage.sqlite`. None: `deployments`, and the
+    # deployment's name, in XYLEM_HOME; under `xylem up` with its own Valkey, the folder `run` and the port there.
+    state: Path | None = None
 
     # The folder of models that the pools file names by `hf://` or `s3://`, for all processes of this machine. None:
     # `fetched` in XYLEM_HOME.
@@ -214,7 +226,7 @@ class Settings(BaseSettings):
     # Whether each request leaves a record of what it used, for `xylem usage write`. None: if keys are required.
     usage: bool | None = None
     # The database of usage: `postgresql://user:password@host/name`, or `sqlite:////folder/file`, for processes of one
-    # host. None: the file `usage.sqlite` of XYLEM_HOME.
+    # host. None: the file `usage.sqlite` of XYLEM_STATE.
     usage_url: Annotated[SecretStr, AfterValidator(_database)] | None = None
     usage_report_s: Annotated[float, Field(gt=0)] = 20.0  # how long the database may work on a report over HTTP
     console: bool = True  # whether the API has the console, pages for a browser, at /console
@@ -243,7 +255,7 @@ class Settings(BaseSettings):
     retry_after_s: Annotated[int, Field(ge=1)] = 1  # seconds in the `Retry-After` of a 429
 
     # Where files are stored, the same for all processes: a shared folder, or `s3://bucket/folder` with the package
-    # `s3fs` and AWS's own variables. None: the folder `files` of XYLEM_HOME.
+    # `s3fs` and AWS's own variables. None: the folder `files` of XYLEM_STATE.
     files: str | None = None
     # Bytes of one file. During its upload it is in the API's temporary folder.
     max_file: Annotated[int, Field(gt=0)] = 200 * 2**20
@@ -252,7 +264,7 @@ class Settings(BaseSettings):
     file_quota: Annotated[int, Field(ge=0)] = 10 * 2**30
     file_bytes_in_all: Annotated[int, Field(ge=0)] = 2**40  # of all files of all clients
     # Where painted pictures and videos are stored, and strings over 1 MB of kept requests and conversations, such as a
-    # photo. As XYLEM_FILES; None: the folder `media` of XYLEM_HOME.
+    # photo. As XYLEM_FILES; None: the folder `media` of XYLEM_STATE.
     media_store: str | None = None
     media_keep_s: Annotated[int, Field(ge=1)] = 3600  # how long a painted picture or video is kept
     # Where clients reach the API, such as `https://api.example`, for the URLs of pictures and of results. None: as the
@@ -455,17 +467,26 @@ class Settings(BaseSettings):
         return self.require_keys if self.usage is None else self.usage
 
     @property
+    def state_folder(self) -> Path:
+        return (self.state or self.home / "deployments" / self.deployment).resolve()
+
+    @property
+    def run_folder(self) -> Path:
+        """The folder of the `xylem up` at this port: several systems of a user don't get in each other's way."""
+        return self.home / "run" / str(self.port)
+
+    @property
     def usage_database(self) -> str:
         url = self.usage_url
-        return f"sqlite:///{(self.home / 'usage.sqlite').resolve()}" if url is None else url.get_secret_value()
+        return f"sqlite:///{self.state_folder / 'usage.sqlite'}" if url is None else url.get_secret_value()
 
     @property
     def files_url(self) -> str:
-        return self.files or str((self.home / "files").resolve())
+        return self.files or str(self.state_folder / "files")
 
     @property
     def media_store_url(self) -> str:
-        return self.media_store or str((self.home / "media").resolve())
+        return self.media_store or str(self.state_folder / "media")
 
     @property
     def allowed_lora_sources(self) -> tuple[str, ...]:

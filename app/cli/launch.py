@@ -14,6 +14,7 @@ from app.addresses.redis_url import without_password
 from app.cli import probes, stack
 from app.cli.following import Following, reader
 from app.cli.report import out
+from app.cli.running_system import REDIS_URL
 from app.cli.supervisor import Supervisor
 from app.ids import PoolId
 from app.messages.kinds import Task
@@ -21,7 +22,6 @@ from app.planner.rules import scales_of
 from app.pools.schema import PoolsFile
 from app.settings import Settings
 
-REDIS_URL = "redis_url"  # the file of a run's folder that has the embedded Valkey's URL, with its password
 _QUESTION = {"role": "user", "content": "What is the capital of France?"}
 _EXAMPLES: Mapping[Task, tuple[str, dict[str, Any]]] = {  # by what a model does: a path, and a body without the model
     "generate": ("/v1/chat/completions", {"stream": True, "temperature": 0, "messages": [_QUESTION]}),
@@ -56,7 +56,7 @@ def launch(
         if embedded:
             url = f"redis://:{token_hex(32)}@127.0.0.1:{probes.free_port()}/0"
             (run_dir / REDIS_URL).write_text(url)
-            settings = settings.model_copy(update={"redis_url": url})
+            settings = settings.model_copy(update={"redis_url": url, "state": settings.state or run_dir})
             valkey = stack.valkey(url, run_dir / "valkey")
             supervisor.start(valkey)
             supervisor.wait_ready(valkey)
@@ -103,7 +103,8 @@ def _welcome(settings: Settings, flower_port: int, names: Mapping[str, Task], lo
     table.add_row("Redis", f"its URL is in {redis_url}" if own else redis_url)
     table.add_row("logs", str(logs))
     if settings.require_keys:
-        table.add_row("keys", f"XYLEM_REDIS_URL={f'$(cat {redis_url})' if own else redis_url} xylem keys create NAME")
+        where = f"XYLEM_PORT={settings.port}" if own else f"XYLEM_REDIS_URL={redis_url}"
+        table.add_row("keys", f"{where} xylem keys create NAME")
     talk = f"  (or talk: xylem chat --url {url})" if "generate" in names.values() else ""
     out.print("\n", table, f"\n[bold]Try:[/]{talk}\n", sep="")
     key = " -H 'Authorization: Bearer KEY'" if settings.require_keys else ""

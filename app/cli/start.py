@@ -53,8 +53,7 @@ def start(settings: "Settings", pools: Path | str, wishes: Wishes) -> None:
 
     # Before anything is written: the folder may be a running system's.
     _check_ports((settings.host, settings.port, "--port"), ("127.0.0.1", wishes.flower_port, "--flower-port"))
-    # One folder per API port: several systems in one checkout don't get in each other's way.
-    run_dir = settings.home / "run" / str(settings.port)
+    run_dir = settings.run_folder
     if isinstance(pools, str):
         run_dir.mkdir(parents=True, exist_ok=True)
         text, pools = pools, run_dir / "pools.yaml"

@@ -1,4 +1,4 @@
-"""The Redis of XYLEM_REDIS_URL, for a command."""
+"""The Redis of XYLEM_REDIS_URL, or of the running `xylem up`, for a command."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,12 +18,12 @@ def stored() -> "Iterator[tuple[Redis, Keys]]":
     import redis
 
     from app.addresses.redis_url import without_password
+    from app.cli.running_system import command_settings
     from app.errors import SettingsError
-    from app.settings import load_settings
     from app.store import sync_client
 
     try:
-        settings = load_settings()
+        settings = command_settings()
     except SettingsError as exc:
         refuse(exc.message)
     try:

@@ -108,12 +108,12 @@ def _query(by: str, since: str, until: str, tenants: list[str]) -> "UsageQuery":
 @contextmanager
 def _database() -> "Iterator[UsageDatabase]":
     """Opens the database. If it can't be read, the command ends with one line that says so."""
+    from app.cli.running_system import command_settings
     from app.errors import UsageDown, XylemError
-    from app.settings import load_settings
     from app.usage.database import UsageDatabase
 
     try:
-        database = UsageDatabase(load_settings().usage_database)
+        database = UsageDatabase(command_settings().usage_database)
         try:
             yield database
         finally:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -47,6 +48,7 @@ class UsageDatabase:
             if sql_url.drivername == "postgresql":
                 sql_url = sql_url.set(drivername="postgresql+psycopg")
             is_file = sql_url.get_backend_name() == "sqlite"
+            self._folder = Path(sql_url.database).parent if is_file and sql_url.database else None
             options: dict[str, Any] = {"connect_args": {"timeout": _BUSY_S}} if is_file else {"pool_pre_ping": True}
             self._engine = create_engine(sql_url, pool_size=2, **options)
         except ImportError as exc:
@@ -61,7 +63,9 @@ class UsageDatabase:
         self._engine.dispose()
 
     def create(self) -> None:
-        """Makes the tables, if they aren't there. Raises: SettingsError, for those of another version."""
+        """Makes the tables, if they aren't there. Raises: SettingsError, for those of another version; OSError."""
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
         with self._begun() as sql:
             TABLES.create_all(sql)
             version = sql.scalar(select(SCHEMA.c.version))

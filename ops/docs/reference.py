@@ -30,9 +30,9 @@ def settings() -> str:
     schema, meanings = Settings.model_json_schema()["properties"], comments(Settings)
     rows = []
     for name in Settings.model_fields:
-        default = Settings.model_fields[name].default
-        default = ",".join(sorted(default)) if isinstance(default, frozenset) else default
-        default_text = "none" if default in (None, "") else _code(default)
+        field = Settings.model_fields[name]
+        default = ",".join(sorted(field.default)) if isinstance(field.default, frozenset) else field.default
+        default_text = "none" if default in (None, "") or field.default_factory else _code(default)
         rows.append((f"`XYLEM_{name.upper()}`", default_text, _kind(schema[name]), meanings.get(name, "")))
     return _table(("variable", "default", "value", "meaning"), rows)
 

@@ -93,6 +93,10 @@ def test_what_clients_sent_is_this_users_alone(system: System) -> None:
             stranger.ping()
     for process in system.children:
         assert str(urlsplit(url).password) not in " ".join(process.cmdline())
+    keys = [BIN / "xylem", "keys", "create", "mine"]
+    env = {name: value for name, value in os.environ.items() if name != "XYLEM_REDIS_URL"}
+    env |= {"XYLEM_HOME": str(system.home), "XYLEM_PORT": str(system.port)}
+    assert subprocess.run(keys, env=env, capture_output=True, text=True, check=True).stdout.startswith("xyl-")
     run_dir = system.home / "run" / str(system.port)
     assert run_dir.stat().st_mode & 0o077 == 0
     others = {path for path in system.home.rglob("*") if path.is_file()} - {*run_dir.rglob("*")}

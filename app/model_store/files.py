@@ -21,6 +21,7 @@ Count = Callable[[int], None]  # is told of so many bytes more
 class Listing:
     version: str  # another one when any file has changed
     files: tuple[RemoteFile, ...]
+    whole: bool = True  # else a source that can't be reached may have more
 
 
 class Remote:
@@ -33,13 +34,17 @@ class Remote:
         """Raises: ModelNotFetched."""
         raise NotImplementedError
 
+    def copy_here(self, file: RemoteFile, version: str) -> Path | None:
+        """The file on this machine, if another program has fetched it: nobody has checked it."""
+        return None
+
     def fetch(self, file: RemoteFile, version: str, folder: Path, count: Count) -> None:
         """Fetches the file into `folder`, going on where an earlier try stopped. Raises: ModelNotFetched."""
         target = folder / file.name
         part = target.with_name(f"{target.name}.{version[:12]}.part")
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            # Not the hub's own download, which begins anew after a break.
+            # Not the hub's own download, which leaves nothing behind when it breaks.
             with self._open(file, version) as source, part.open("ab") as sink:
                 count(sink.tell())
                 source.seek(sink.tell())
@@ -60,7 +65,7 @@ def remote(source: RemoteModel) -> Remote:
 
 
 class _Hub(Remote):
-    """Hugging Face's, or the server of HF_ENDPOINT, with the user's HF_TOKEN."""
+    """Hugging Face's, or the server of HF_ENDPOINT, with the user's HF_TOKEN, and with what is in the user's cache."""
 
     def __init__(self, source: RemoteModel) -> None:
         import huggingface_hub
@@ -74,9 +79,32 @@ class _Hub(Remote):
         try:
             info = self._api.model_info(source.name, revision=source.revision, files_metadata=True)
         except Exception as exc:
+            if (listing := self._cached_listing(exc)) is not None:
+                return listing
             raise _not_fetched(source, exc) from exc
         files = (RemoteFile(s.rfilename, s.size or 0, _hub_checksum(s)) for s in info.siblings or ())
         return Listing(str(info.sha), tuple(files))
+
+    def copy_here(self, file: RemoteFile, version: str) -> Path | None:
+        from huggingface_hub import try_to_load_from_cache
+
+        path = try_to_load_from_cache(self._source.name, file.name, revision=version)
+        return Path(path).resolve() if isinstance(path, str) else None
+
+    def _cached_listing(self, why: Exception) -> Listing | None:
+        """The model in the cache, whose files are named by their checksums; none, if a server has said `why`."""
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+        if isinstance(why, HfHubHTTPError):
+            return None
+        try:
+            folder = Path(snapshot_download(self._source.name, revision=self._source.revision, local_files_only=True))
+        except LocalEntryNotFoundError:
+            return None
+        paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+        files = (RemoteFile(p.relative_to(folder).as_posix(), p.stat().st_size, _blob_checksum(p)) for p in paths)
+        return Listing(folder.name, tuple(files), whole=False)
 
     def _open(self, file: RemoteFile, version: str) -> Any:
         path = f"{self._root}@{version}/{file.name}"
@@ -87,6 +115,12 @@ def _hub_checksum(sibling: Any) -> str:
     if sibling.lfs is not None:
         return f"sha256:{sibling.lfs.sha256}"
     return f"git:{sibling.blob_id}" if sibling.blob_id else ""
+
+
+def _blob_checksum(path: Path) -> str:
+    name = path.resolve().name
+    kind = {64: "sha256", 40: "git"}.get(len(name))
+    return f"{kind}:{name}" if kind and path.is_symlink() else ""
 
 
 class _Bucket(Remote):

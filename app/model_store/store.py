@@ -139,7 +139,8 @@ class ModelStore:
             _fetch_file(origin, file, record, self._folder / name, progress)
             record = replace(record, checked=(*record.checked, file.name))
             self._write(record, name)
-        _replace(self._folder / ".latest" / source.slug, name)
+        if listing.whole:
+            _replace(self._folder / ".latest" / source.slug, name)
         log.info("model_fetched", source=str(source), version=listing.version, bytes=record.there)
         return self._folder / name
 
@@ -222,15 +223,35 @@ def _fetch_file(origin: Remote, file: RemoteFile, record: Record, folder: Path, 
         if progress is not None:
             progress(byte_count, record.size)
 
-    origin.fetch(file, record.version, folder, count)
     path = folder / file.name
-    size, digest = path.stat().st_size, checksum(path, file.checksum) if file.checksum else ""
+    copy = origin.copy_here(file, record.version)
+    if copy is not None and _identity(copy, file) == (file.size, file.checksum):
+        _link(copy, path)
+        count(file.size)
+        return
+    origin.fetch(file, record.version, folder, count)
+    size, digest = _identity(path, file)
     if (size, digest) != (file.size, file.checksum):
         path.unlink()
         raise ModelNotFetched(
             f"{record.source}: {file.name} arrived with {size} bytes and {digest or 'no checksum'}, not with "
             f"{file.size} bytes and {file.checksum or 'no checksum'}"
         )
+
+
+def _identity(path: Path, file: RemoteFile) -> tuple[int, str]:
+    """The size and checksum that a path has in place of the file's."""
+    return path.stat().st_size, checksum(path, file.checksum) if file.checksum else ""
+
+
+def _link(copy: Path, path: Path) -> None:
+    """The same bytes under another name, twice on the disk only where they have to."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    try:
+        path.hardlink_to(copy)
+    except OSError:  # another file system, or another user's file
+        shutil.copyfile(copy, path)
 
 
 def _read(path: Path) -> Record | None:

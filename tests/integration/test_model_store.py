@@ -1,10 +1,11 @@
 """Models from a hub and from S3: fetched once, checked, gone on with after a break, and kept within bounds."""
 
+import hashlib
 import multiprocessing
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import fsspec
@@ -45,6 +46,14 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     with hub_server(FILES) as server:
         monkeypatch.setenv("HF_ENDPOINT", server.url)
         yield server
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The hub's own cache, and not the user's."""
+    folder = tmp_path / "hub"
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(folder))
+    return folder
 
 
 @pytest.fixture
@@ -96,6 +105,49 @@ def test_after_a_break_only_the_rest_is_fetched(hub: Hub, store: ModelStore) -> 
     assert [begin for name, begin in hub.fetched() if name == "model.safetensors"] == [2 * PIECE, 3 * PIECE]
     assert "config.json" not in {name for name, _ in hub.fetched()}
     assert (folder / "model.safetensors").read_bytes() == WEIGHTS
+
+
+def cached(cache: Path, commit: str, files: Mapping[str, bytes]) -> None:
+    """Files as the hub's own library leaves them."""
+    model = cache / "models--org--tiny"
+    for name, data in files.items():
+        digest = hashlib.sha256(data) if len(data) > 1024 else hashlib.sha1(b"blob %d\0" % len(data) + data)
+        blob, link = model / "blobs" / digest.hexdigest(), model / "snapshots" / commit / name
+        for path in (blob, link):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        blob.write_bytes(data)
+        link.symlink_to(blob)
+    (model / "refs").mkdir(exist_ok=True)
+    (model / "refs/main").write_text(commit)
+
+
+def test_what_the_hubs_own_cache_has_is_linked_and_what_is_broken_there_is_fetched(
+    hub: Hub, store: ModelStore, cache: Path
+) -> None:
+    cached(cache, hub.commit, FILES)
+    (blob,) = (path for path in cache.rglob("blobs/*") if path.read_bytes() == FILES["tokenizer.json"])
+    blob.write_bytes(b"{}")
+    folder = store.obtain(TINY, "all")
+    assert {name for name, _ in hub.fetched()} == {"tokenizer.json"}
+    assert {name: (folder / name).read_bytes() for name in names(folder)} == {
+        name: data for name, data in FILES.items() if name != "pytorch_model.bin"
+    }
+    assert (folder / "model.safetensors").stat().st_nlink == 2
+
+
+def test_without_a_network_the_cache_is_served_and_what_it_lacks_is_fetched_later(
+    hub: Hub, store: ModelStore, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a server knows whether there is more."""
+    cached(cache, hub.commit, {name: FILES[name] for name in ("config.json", "tokenizer.json")})
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    folder = store.obtain(TINY, "all")
+    assert names(folder) == {"config.json", "tokenizer.json"}
+    with pytest.raises(ModelNotFetched, match="offline"):
+        store.obtain(RemoteModel("hf", "org/other", "main"), "all")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    assert store.obtain(TINY, "all") == folder
+    assert {name for name, _ in hub.fetched()} == {"README.md", "model.safetensors"}
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])

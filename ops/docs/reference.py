@@ -132,19 +132,26 @@ def http() -> str:
 
     api = create_app(Settings(pools_file=ROOT / "app/cli/pools/mock.yaml", home=ROOT / ".xylem"))
     document = api._app.openapi()  # noqa: SLF001 (the app behind what guards it)
-    parts = []
+    families: dict[str, list[str]] = {
+        tag["name"]: [f"## {tag['name'].title()}", tag["description"]] for tag in document["tags"]
+    }
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
-            parts.append(f"## {method.upper()} {path}\n\n{operation.get('description', '')}".rstrip())
-            parts += _inputs(operation)
-            for status, answer in operation["responses"].items():
-                kinds = "; ".join(f"{kind}: {_kind(content.get('schema', {}))}" for kind, content in _contents(answer))
-                which = "An error" if status == "default" else status
-                parts.append(f"**{which}**: {answer['description']}" + (f" ({kinds})" if kinds else ""))
+            families[operation["tags"][0]] += _operation(f"{method.upper()} {path}", operation)
+    parts = [part for family in families.values() for part in family] + ["## Schemas"]
     for name, schema in document["components"]["schemas"].items():
-        parts.append(f"## {name}\n\n{inspect.cleandoc(schema.get('description', ''))}".rstrip())
+        parts.append(f"### {name}\n\n{inspect.cleandoc(schema.get('description', ''))}".rstrip())
         parts.append(_fields(schema) or _kind(schema))
     return "\n\n".join(parts)
+
+
+def _operation(route: str, operation: dict[str, Any]) -> Iterator[str]:
+    yield f"### {route}\n\n`{operation['operationId']}`: {operation.get('description', '')}".rstrip()
+    yield from _inputs(operation)
+    for status, answer in operation["responses"].items():
+        kinds = "; ".join(f"{kind}: {_kind(content.get('schema', {}))}" for kind, content in _contents(answer))
+        which = "An error" if status == "default" else status
+        yield f"**{which}**: {answer['description']}" + (f" ({kinds})" if kinds else "")
 
 
 def _inputs(operation: dict[str, Any]) -> Iterator[str]:

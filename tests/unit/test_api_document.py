@@ -1,19 +1,22 @@
 """Generation of `/openapi.json`. The acceptance tests check its content."""
 
 import asyncio
+import re
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from fastapi import FastAPI
 from jsonschema import Draft202012Validator
 from msgspec.structs import asdict
 from pydantic import BaseModel, GetJsonSchemaHandler, TypeAdapter
 from pydantic_core import CoreSchema
 
-from app.api.http.document import documented
+from app.api.http.document import FAMILIES, documented
 from app.api.main import create_app
 from app.api.operations.answer_types import OF_PREFILL, PoolLimits, WorkerStanding
 from app.messages.lease import EngineState
@@ -83,10 +86,27 @@ def says(schema: dict[str, Any], document: dict[str, Any]) -> bool:
     return bool(schema.get("properties"))
 
 
-def test_each_route_that_answers_json_says_what_it_answers() -> None:
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
     root = Path(__file__).parents[2]
     app: Any = create_app(Settings(pools_file=root / "app/cli/pools/mock.yaml", home=root / ".xylem"))
-    document = app._app.openapi()
+    return app._app.openapi()
+
+
+def test_each_operation_is_in_one_family_and_has_an_id_that_a_client_can_call(document: dict[str, Any]) -> None:
+    operations = [operation for path in document["paths"].values() for operation in path.values()]
+    without_family = [operation["operationId"] for operation in operations if len(operation.get("tags", [])) != 1]
+    assert without_family == [], "a router names its family: tags=[…]"
+    assert {operation["tags"][0] for operation in operations} == FAMILIES.keys()
+    assert [tag["name"] for tag in document["tags"]] == [*FAMILIES]
+    ids = [operation["operationId"] for operation in operations]
+    assert [name for name, times in Counter(ids).items() if times > 1] == []
+    # A generated client has them all in one place: a verb alone says too little there.
+    verbs = {"tokenize", "detokenize", "transcribe", "translate", "infer", "generate"}  # whose object is their family's
+    assert [name for name in ids if not re.fullmatch("[a-z0-9]+(_[a-z0-9]+)+", name) and name not in verbs] == []
+
+
+def test_each_route_that_answers_json_says_what_it_answers(document: dict[str, Any]) -> None:
     schemas = dict(answers(document))
     assert {route for route, schema in schemas.items() if schema is None} == NO_JSON
     assert [route for route, schema in schemas.items() if schema is not None and not says(schema, document)] == []

@@ -45,13 +45,13 @@ from app.schemas.validation import parse
 from app.store import clock
 from app.tenants.admission import admitted
 
-router = APIRouter(responses=refused(AnthropicRefusal))
+router = APIRouter(responses=refused(AnthropicRefusal), tags=["messages"])
 PATH = f"{MESSAGES}/batches"
 _PIECE = 2**18  # bytes of results that are sent at once
 
 
 @router.post(PATH, openapi_extra=MessageBatchRequest.openapi())
-async def create(request: Request) -> MessageBatch:
+async def create_message_batch(request: Request) -> MessageBatch:
     """Requests of `/v1/messages`, answered by idle engines within 24 hours."""
     state = state_of(request)
     await admitted()
@@ -70,7 +70,7 @@ async def create(request: Request) -> MessageBatch:
 
 
 @router.get(PATH, openapi_extra=MessageBatchesQuery.openapi())
-async def show_all(request: Request) -> MessageBatches:
+async def list_message_batches(request: Request) -> MessageBatches:
     """The client's, the newest first: after one, or before one."""
     state = state_of(request)
     query = parse(MessageBatchesQuery, orjson.dumps(dict(request.query_params)))
@@ -91,12 +91,12 @@ async def show_all(request: Request) -> MessageBatches:
 
 
 @router.get(f"{PATH}/{{message_batch}}")
-async def show(request: Request, message_batch: str) -> MessageBatch:
+async def show_message_batch(request: Request, message_batch: str) -> MessageBatch:
     return _object(request, await _find(request, message_batch))
 
 
 @router.post(f"{PATH}/{{message_batch}}/cancel")
-async def cancel(request: Request, message_batch: str) -> MessageBatch:
+async def cancel_message_batch(request: Request, message_batch: str) -> MessageBatch:
     """No more requests are begun; the results so far can be had when it has ended."""
     batch = await _find(request, message_batch)
     if batch.status not in (*LIVE, "cancelled"):
@@ -106,7 +106,7 @@ async def cancel(request: Request, message_batch: str) -> MessageBatch:
 
 
 @router.delete(f"{PATH}/{{message_batch}}")
-async def delete(request: Request, message_batch: str) -> MessageBatchDeleted:
+async def delete_message_batch(request: Request, message_batch: str) -> MessageBatchDeleted:
     """Deletes a batch that has ended, with its requests and results."""
     state, batch = state_of(request), await _find(request, message_batch)
     if batch.status in LIVE:
@@ -126,7 +126,7 @@ async def delete(request: Request, message_batch: str) -> MessageBatchDeleted:
     response_class=StreamingResponse,
     responses={200: {"content": {"application/x-jsonl": {"schema": schema_of(MessageBatchResult)}}}},
 )
-async def show_results(request: Request, message_batch: str) -> StreamingResponse:
+async def show_message_batch_results(request: Request, message_batch: str) -> StreamingResponse:
     """One line of JSON for each request, in any order."""
     state, batch = state_of(request), await _find(request, message_batch)
     if batch.status in LIVE:

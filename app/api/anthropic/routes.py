@@ -14,12 +14,12 @@ from app.api.openai.completions import answer
 from app.api.state import asking_of, state_of
 from app.endpoint_registry import MESSAGE
 
-router = APIRouter(responses=refused(AnthropicRefusal))
+router = APIRouter(responses=refused(AnthropicRefusal), tags=["messages"])
 _MESSAGE = answered(Message, *get_args(Event), AnthropicRefusal)
 
 
 @router.post(MESSAGE.path, openapi_extra=MessagesRequest.openapi(), responses=_MESSAGE)
-async def create(request: Request) -> Response:
+async def create_message(request: Request) -> Response:
     """An answer to a conversation, streamed or whole, in Anthropic's shape."""
     return await answer(MESSAGE, request)
 

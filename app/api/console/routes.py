@@ -14,12 +14,12 @@ from app.api.http.live_stream import AS_EVENTS, LiveStream
 from app.api.operations.admin import Admin
 from app.tenants.audit import WHO
 
-router = APIRouter(prefix="/admin/fleet", tags=["admin"])
+router = APIRouter(prefix="/admin/fleet", tags=["fleet"])
 _FEED = FleetFeed()
 
 
 @router.get("", responses={200: {"model": Fleet, **AS_EVENTS[200]}})
-async def fleet(request: Request, state: Admin) -> Response:
+async def show_fleet(request: Request, state: Admin) -> Response:
     """Pools and workers now: seats, KV blocks, what is queued, speeds; and this replica's latest requests.
 
     With `Accept: text/event-stream` it comes again about once a second; of hundreds of workers less often.
@@ -30,6 +30,6 @@ async def fleet(request: Request, state: Admin) -> Response:
 
 
 @router.get("/prefixes")
-async def prefixes(state: Admin) -> SharedPrefixes:
+async def show_fleet_prefixes(state: Admin) -> SharedPrefixes:
     """Prefixes that this replica's latest prompts share, as digests and counts, and the caches that have them."""
     return {"pools": await prefixes_now(state)}

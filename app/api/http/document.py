@@ -14,6 +14,30 @@ from app.settings import Settings
 
 _DOCUMENT, _STATIC = "/openapi.json", "/docs/static"
 _KEY, _ADMIN = "api_key", "admin_key"
+# The tag of an operation, of which each has one: clients that are made of the document have a class or module for each.
+FAMILIES = {
+    "chats": "Conversations, OpenAI's way: answered whole or streamed, and those that are stored.",
+    "completions": "Texts and tokens that go on.",
+    "responses": "OpenAI's Responses, also in the background.",
+    "conversations": "Conversations that Responses continue.",
+    "messages": "Anthropic's Messages, and batches of them.",
+    "embeddings": "Vectors, scores, rankings and classes of texts.",
+    "images": "Pictures: painted, edited, fetched.",
+    "videos": "Videos: painted as jobs, and fetched.",
+    "audio": "Speech: transcribed and translated.",
+    "inference": "The Open Inference Protocol, as KServe and Triton have it.",
+    "tokens": "Texts to tokens and back.",
+    "files": "Files, for batches.",
+    "batches": "Many requests in a file, answered when there is room.",
+    "usage": "Who has used how much, and what it cost.",
+    "service": "Models, health, metrics, and what became of a request.",
+    "pools": "For operators: limits, sleep, pause, weights, caches and aliases.",
+    "adapters": "For operators: LoRA adapters.",
+    "prefixes": "For operators: prompts whose KV is kept.",
+    "tenants": "For operators: teams, their keys, limits and prices, and the log of changes.",
+    "erasures": "For operators: removing all that is kept for a key or a team.",
+    "fleet": "For operators: what the console shows.",
+}
 _WHOSE = {_KEY: "An API key: `xylem keys create`", _ADMIN: "XYLEM_ADMIN_KEY"}
 _WAYS = {
     "": {"type": "http", "scheme": "bearer"},
@@ -28,7 +52,15 @@ _SCHEMES = {
 def documented(settings: Settings, **options: Any) -> FastAPI:
     """A FastAPI app with /docs, /redoc and /openapi.json, whose assets lie under /docs."""
     root = settings.root_path
-    app = FastAPI(openapi_url=None, servers=[{"url": root or "/"}], **options)
+    app = FastAPI(
+        openapi_url=None,
+        servers=[{"url": root or "/"}],
+        openapi_tags=[{"name": name, "description": meaning} for name, meaning in FAMILIES.items()],
+        generate_unique_id_function=lambda route: (
+            route.name
+        ),  # a function is named for the clients made of the document
+        **options,
+    )
     app.mount(_STATIC, StaticFiles(packages=[("fastapi_offline", "static")]))
     app.add_route(_DOCUMENT, _making(app, settings), include_in_schema=False)
     _add_pages(app, root)

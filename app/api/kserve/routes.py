@@ -25,7 +25,7 @@ from app.kserve.requests import VERSION, GenerateBody, InferBody, InferRequest, 
 from app.kserve.tensors import PICTURE, Tensor
 from app.schemas.validation import parse_off_loop
 
-router = APIRouter(prefix="/v2", responses=refused(InferenceRefusal))
+router = APIRouter(prefix="/v2", responses=refused(InferenceRefusal), tags=["inference"])
 
 _NOT_READY: Responses = {503: {"description": "Not ready"}}
 _INFERRED, _GENERATED = answers(Inferred), answers(GeneratedText)
@@ -38,25 +38,25 @@ _VERSION = _MODEL + "/versions/{version}"  # the lower decorator, so that it is 
 
 
 @router.get("")
-async def metadata() -> Server:
+async def server_metadata() -> Server:
     """The server's name, version and extensions."""
     return server()
 
 
 @router.get("/health/live", response_class=Response)
-async def live() -> Response:
+async def server_live() -> Response:
     """The process answers."""
     return Response()
 
 
 @router.get("/health/ready", response_class=Response, responses=_NOT_READY)
-async def ready(request: Request) -> Response:
+async def server_ready(request: Request) -> Response:
     """Answers as `/ready` does, without a body."""
     return Response(status_code=200 if (await readiness(state_of(request)))["ready"] else 503)
 
 
 @router.get(_MODEL + "/ready", response_class=Response, responses=_NOT_READY)
-@router.get(_VERSION + "/ready", response_class=Response, responses=_NOT_READY)
+@router.get(_VERSION + "/ready", response_class=Response, responses=_NOT_READY, name="model_ready_of_version")
 async def model_ready(request: Request, name: str, version: str = "") -> Response:
     """200 if a live worker serves the model; else 503."""
     state = state_of(request)
@@ -73,21 +73,21 @@ async def all_statistics(request: Request) -> Statistics:
 
 
 @router.get(_MODEL + "/stats")
-@router.get(_VERSION + "/stats")
+@router.get(_VERSION + "/stats", name="model_statistics_of_version")
 async def model_statistics(request: Request, name: str, version: str = "") -> Statistics:
     """Counts of the model's requests at this replica."""
     return {"model_stats": await statistics_of(state_of(request), request.scope, name, version)}
 
 
 @router.get(_MODEL)
-@router.get(_VERSION)
+@router.get(_VERSION, name="model_metadata_of_version")
 async def model_metadata(request: Request, name: str, version: str = "") -> Model:
     """The model's inputs and outputs."""
     return await metadata_of(asking_of(state_of(request), request.scope), name, version)
 
 
 @router.post(_MODEL + "/infer", openapi_extra=InferBody.openapi(), responses=_INFERRED)
-@router.post(_VERSION + "/infer", openapi_extra=InferBody.openapi(), responses=_INFERRED)
+@router.post(_VERSION + "/infer", openapi_extra=InferBody.openapi(), responses=_INFERRED, name="infer_of_version")
 async def infer(request: Request, name: str, version: str = "") -> Response:
     """A whole answer: a text, embeddings, scores or classes of texts, or pictures."""
     state = state_of(request)
@@ -103,7 +103,9 @@ async def infer(request: Request, name: str, version: str = "") -> Response:
 
 
 @router.post(_MODEL + "/generate", openapi_extra=GenerateBody.openapi(), responses=_GENERATED)
-@router.post(_VERSION + "/generate", openapi_extra=GenerateBody.openapi(), responses=_GENERATED)
+@router.post(
+    _VERSION + "/generate", openapi_extra=GenerateBody.openapi(), responses=_GENERATED, name="generate_of_version"
+)
 async def generate(request: Request, name: str, version: str = "") -> Response:
     """A text's continuation, whole."""
     state = state_of(request)
@@ -115,7 +117,12 @@ async def generate(request: Request, name: str, version: str = "") -> Response:
 
 
 @router.post(_MODEL + "/generate_stream", openapi_extra=GenerateBody.openapi(), responses=_STREAMED)
-@router.post(_VERSION + "/generate_stream", openapi_extra=GenerateBody.openapi(), responses=_STREAMED)
+@router.post(
+    _VERSION + "/generate_stream",
+    openapi_extra=GenerateBody.openapi(),
+    responses=_STREAMED,
+    name="generate_stream_of_version",
+)
 async def generate_stream(request: Request, name: str, version: str = "") -> Response:
     """A text's continuation as server-sent events; the last has `finish_reason`, or `error`."""
     state = state_of(request)

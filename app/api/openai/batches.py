@@ -24,12 +24,12 @@ from app.schemas.validation import parse
 from app.store import clock
 from app.tenants.admission import admitted
 
-router = APIRouter()
+router = APIRouter(tags=["batches"])
 PATH = "/v1/batches"
 
 
 @router.post(PATH, openapi_extra=BatchRequest.openapi())
-async def create(request: Request) -> BatchObject:
+async def create_batch(request: Request) -> BatchObject:
     """A batch: all requests of a file, answered by idle engines within a time."""
     state = state_of(request)
     body = await read_short(request, BatchRequest)
@@ -70,7 +70,7 @@ def new_order(request: Request, id_: BatchId, endpoint: str, file: FileId, windo
 
 
 @router.get(PATH, openapi_extra=BatchesQuery.openapi(), response_model=BatchList, responses=AS_EVENTS)
-async def show_all(request: Request) -> BatchList | Response:
+async def list_batches(request: Request) -> BatchList | Response:
     """The client's batches, the newest first. With `Accept: text/event-stream` again whenever one has changed."""
     state = state_of(request)
     query = parse(BatchesQuery, orjson.dumps(dict(request.query_params)))
@@ -94,12 +94,12 @@ async def show_all(request: Request) -> BatchList | Response:
 
 
 @router.get(f"{PATH}/{{batch}}")
-async def show(request: Request, batch: str) -> BatchObject:
+async def show_batch(request: Request, batch: str) -> BatchObject:
     return as_object(await _find(request, batch))
 
 
 @router.post(f"{PATH}/{{batch}}/cancel")
-async def cancel(request: Request, batch: str) -> BatchObject:
+async def cancel_batch(request: Request, batch: str) -> BatchObject:
     """No more lines are begun; the answers so far are in its output file soon. Idempotent."""
     record = await _find(request, batch)
     if record.status not in (*LIVE, "cancelled"):
@@ -109,13 +109,13 @@ async def cancel(request: Request, batch: str) -> BatchObject:
 
 
 @router.post(f"{PATH}/{{batch}}/pause")
-async def pause(request: Request, batch: str) -> BatchObject:
+async def pause_batch(request: Request, batch: str) -> BatchObject:
     """Extension: no lines are computed until it is resumed. Its deadline stays. An ended batch stays as it is."""
     return await _set_paused(request, batch, paused=True)
 
 
 @router.post(f"{PATH}/{{batch}}/resume")
-async def resume(request: Request, batch: str) -> BatchObject:
+async def resume_batch(request: Request, batch: str) -> BatchObject:
     """Extension: continues a paused batch."""
     return await _set_paused(request, batch, paused=False)
 

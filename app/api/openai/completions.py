@@ -33,14 +33,14 @@ _CHAT = answered(ChatCompletion, ChatCompletionChunk, Refusal, ends="[DONE]")
 _TEXT = answered(TextCompletion, TextCompletionChunk, Refusal, ends="[DONE]")
 
 
-@router.post(CHAT.path, openapi_extra=ChatRequest.openapi(), responses=_CHAT)
-async def chat_completions(request: Request) -> Response:
+@router.post(CHAT.path, openapi_extra=ChatRequest.openapi(), responses=_CHAT, tags=["chats"])
+async def create_chat_completion(request: Request) -> Response:
     """One answer (or n) to a conversation, streamed or whole."""
     return await answer(CHAT, request)
 
 
-@router.post(TEXT.path, openapi_extra=CompletionRequest.openapi(), responses=_TEXT)
-async def completions(request: Request) -> Response:
+@router.post(TEXT.path, openapi_extra=CompletionRequest.openapi(), responses=_TEXT, tags=["completions"])
+async def create_completion(request: Request) -> Response:
     """The continuation of one prompt or several, streamed or whole."""
     return await answer(TEXT, request)
 

@@ -19,7 +19,7 @@ from app.endpoint_registry import CLASSIFY, COHERE_EMBEDDINGS, EMBEDDINGS, RERAN
 from app.endpoints import LARGE
 from app.openai.vector_answers import Classes, CohereEmbeddings, Embeddings, Reranked, Scores
 
-router = APIRouter()
+router = APIRouter(tags=["embeddings"])
 _DEPTH = 3  # of an answer's lists and objects down to an item, whose own are short
 Route = Callable[[Request], Awaitable[Response]]
 
@@ -27,38 +27,39 @@ Route = Callable[[Request], Awaitable[Response]]
 def _post(endpoint: Endpoint, answer: Any) -> Callable[[Route], Route]:
     def register(route: Route) -> Route:
         for path in (endpoint.path, *endpoint.row.same):
-            router.post(path, openapi_extra=endpoint.schema.openapi(), responses=answers(answer))(route)
+            name = route.__name__ if path == endpoint.path else f"{route.__name__}_at{path.replace('/', '_')}"
+            router.post(path, name=name, openapi_extra=endpoint.schema.openapi(), responses=answers(answer))(route)
         return route
 
     return register
 
 
 @_post(EMBEDDINGS, Embeddings)
-async def embeddings(request: Request) -> Response:
+async def create_embeddings(request: Request) -> Response:
     """A vector for each text."""
     return await _handle(EMBEDDINGS, request)
 
 
 @_post(COHERE_EMBEDDINGS, CohereEmbeddings)
-async def embed(request: Request) -> Response:
+async def create_cohere_embeddings(request: Request) -> Response:
     """A vector for each text, in each form that is asked for: Cohere's API, which vLLM has too."""
     return await _handle(COHERE_EMBEDDINGS, request)
 
 
 @_post(SCORE, Scores)
-async def score(request: Request) -> Response:
+async def score_texts(request: Request) -> Response:
     """Scores how similar texts are: the cosine of their embeddings."""
     return await _handle(SCORE, request)
 
 
 @_post(RERANK, Reranked)
-async def rerank(request: Request) -> Response:
+async def rerank_documents(request: Request) -> Response:
     """Documents ordered by how well they fit a query."""
     return await _handle(RERANK, request)
 
 
 @_post(CLASSIFY, Classes)
-async def classify(request: Request) -> Response:
+async def classify_texts(request: Request) -> Response:
     """The class of each text, with the probabilities of all classes."""
     return await _handle(CLASSIFY, request)
 

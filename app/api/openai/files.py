@@ -30,7 +30,7 @@ from app.tenants.admission import admitted
 from app.tenants.records import Client
 
 log = logger(__name__)
-router = APIRouter()
+router = APIRouter(tags=["files"])
 PATH = "/v1/files"
 _PIECE = 2**20  # bytes
 _FEW = 256  # files; a list of more is written in a thread
@@ -45,7 +45,7 @@ class FilesQuery(Query):
 
 
 @router.post(PATH, openapi_extra=MULTIPART)
-async def upload(request: Request) -> FileObject:
+async def upload_file(request: Request) -> FileObject:
     """A file of requests for a batch, of up to XYLEM_MAX_FILE bytes; all of one API key have up to its quota."""
     state = state_of(request)
     await admitted()
@@ -93,7 +93,7 @@ async def _drop(storage: Storage, path: str) -> None:
 
 
 @router.get(PATH, openapi_extra=FilesQuery.openapi(), response_model=FileList)
-async def show_all(request: Request) -> Response:
+async def list_files(request: Request) -> Response:
     """The client's files, newest or oldest first."""
     state = state_of(request)
     query = parse(FilesQuery, orjson.dumps(dict(request.query_params)))
@@ -122,12 +122,12 @@ async def show_all(request: Request) -> Response:
 
 
 @router.get(f"{PATH}/{{file}}")
-async def show(request: Request, file: str) -> FileObject:
+async def show_file(request: Request, file: str) -> FileObject:
     return _object(await _find(request, file))
 
 
 @router.get(f"{PATH}/{{file}}/content", response_class=StreamingResponse)
-async def content(request: Request, file: str) -> StreamingResponse:
+async def show_file_content(request: Request, file: str) -> StreamingResponse:
     """Its bytes."""
     record = await _find(request, file)
     pieces = await begun(_pieces(_storage_of(state_of(request), record), record.path))
@@ -142,7 +142,7 @@ def _pieces(storage: Storage, path: str) -> Iterator[bytes]:
 
 
 @router.delete(f"{PATH}/{{file}}")
-async def delete(request: Request, file: str) -> FileDeleted:
+async def delete_file(request: Request, file: str) -> FileDeleted:
     """Deletes a file. A batch that has read it already continues."""
     state, record = state_of(request), await _find(request, file)
     await forget(_storage_of(state, record), state.files, record)

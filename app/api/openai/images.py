@@ -30,12 +30,12 @@ from app.openai.answer_types import Refusal
 from app.openai.images import EditRequest, ImageRequest, ImageWriter, PicturesRequest, understand_edit
 from app.openai.picture_answers import Kind, PictureEvent, Pictures
 
-router = APIRouter()
+router = APIRouter(tags=["images"])
 _ANSWERS = answered(Pictures, PictureEvent, Refusal)
 
 
 @router.post(IMAGES.path, openapi_extra=ImageRequest.openapi(), responses=_ANSWERS)
-async def generations(request: Request) -> Response:
+async def create_image(request: Request) -> Response:
     """Pictures of a text."""
     state = state_of(request)
     raw = await collect(request.scope, request.receive, state.settings.max_body)
@@ -43,7 +43,7 @@ async def generations(request: Request) -> Response:
 
 
 @router.post(EDITS.path, openapi_extra=form_schema(EditRequest, "image", "mask"), responses=_ANSWERS)
-async def edits(request: Request) -> Response:
+async def edit_image(request: Request) -> Response:
     """Other pictures of a picture, or of a part of it, from a form."""
     state, scope = state_of(request), request.scope
     raw, files = await read_form(request)
@@ -72,7 +72,7 @@ def _sources(files: Mapping[str, Sequence[bytes]]) -> list[MediaSource]:
 
 
 @router.get(f"{PATH}/{{picture}}", response_class=Response)
-async def show(request: Request, picture: str) -> Response:
+async def show_image(request: Request, picture: str) -> Response:
     """A picture that an answer named by its URL."""
     return await kept_file(request, picture, "image")
 

@@ -37,14 +37,14 @@ from app.schemas.validation import parse, parse_off_loop
 from app.telemetry import logger
 
 log = logger(__name__)
-router = APIRouter()
+router = APIRouter(tags=["chats"])
 PATH = CHAT.path
 _PAGE_BYTES = 8 * 2**20  # a page with more ends before its limit
 _LONG = 512  # messages; more of them are written in a thread
 
 
 @router.get(PATH, openapi_extra=StoredChatsQuery.openapi(), response_model=StoredChatList)
-async def show_all(request: Request) -> Response:
+async def list_chats(request: Request) -> Response:
     """The client's stored chats, the oldest first."""
     state, key = state_of(request), state_of(request).api_keys.owner(request.scope)
     query = parse(StoredChatsQuery, _query_of(request.query_params))
@@ -79,7 +79,7 @@ async def _listed(state: ApiState, request: Request, key: KeyId, query: StoredCh
 
 
 @router.get(f"{PATH}/{{chat}}", response_model=StoredChatCompletion)
-async def show(request: Request, chat: str) -> Response:
+async def show_chat(request: Request, chat: str) -> Response:
     """The answer as it was given, and its metadata."""
     state = state_of(request)
     async with state.reading():
@@ -87,7 +87,7 @@ async def show(request: Request, chat: str) -> Response:
 
 
 @router.post(f"{PATH}/{{chat}}", openapi_extra=MetadataChange.openapi(), response_model=StoredChatCompletion)
-async def change(request: Request, chat: str) -> Response:
+async def change_chat(request: Request, chat: str) -> Response:
     """Replaces its metadata."""
     state = state_of(request)
     body = await read_short(request, MetadataChange)
@@ -100,7 +100,7 @@ async def change(request: Request, chat: str) -> Response:
 
 
 @router.delete(f"{PATH}/{{chat}}")
-async def delete(request: Request, chat: str) -> ChatDeleted:
+async def delete_chat(request: Request, chat: str) -> ChatDeleted:
     """Deletes it."""
     state = state_of(request)
     async with state.reading():
@@ -111,7 +111,7 @@ async def delete(request: Request, chat: str) -> ChatDeleted:
 
 
 @router.get(f"{PATH}/{{chat}}/messages", openapi_extra=MessagesQuery.openapi(), responses=answers(StoredMessages))
-async def messages(request: Request, chat: str) -> Response:
+async def list_chat_messages(request: Request, chat: str) -> Response:
     """The messages of its request."""
     state, query = state_of(request), parse(MessagesQuery, orjson.dumps(dict(request.query_params)))
     async with state.reading():

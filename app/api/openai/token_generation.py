@@ -19,14 +19,14 @@ from app.openai.answer_types import Refusal
 from app.openai.token_generation import Chunk, Generated, GenerateRequest, TokensWriter
 from app.schemas.validation import parse_off_loop
 
-router = APIRouter()
+router = APIRouter(tags=["completions"])
 PATH = "/inference/v1/generate"
 
 
 @router.post(
     PATH, openapi_extra=GenerateRequest.openapi(), responses=answered(Generated, Chunk, Refusal, ends="[DONE]")
 )
-async def generate(request: Request) -> Response:
+async def generate_from_tokens(request: Request) -> Response:
     """The continuation of a prompt of token ids, as token ids; with `output_mode: text`, also as text."""
     state, scope = state_of(request), request.scope
     raw = await collect(scope, request.receive, state.settings.max_body)

@@ -16,7 +16,7 @@ from app.openai.prompt import chat_prompt, tokenizer_of
 from app.openai.schemas import DetokenizeRequest, TokenizeRequest
 from app.schemas.validation import parse_off_loop
 
-router = APIRouter()
+router = APIRouter(tags=["tokens"])
 _ID = 12  # bytes of a token id in a body, with its separators
 _REST = 64 * 2**10  # bytes of a body besides token ids
 

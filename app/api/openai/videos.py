@@ -31,12 +31,12 @@ from app.store import clock
 from app.store.page import page
 from app.tenants.charge import returned
 
-router = APIRouter()
+router = APIRouter(tags=["videos"])
 PATH, KIND = VIDEOS.path, VIDEOS.row.kind
 
 
 @router.post(PATH, openapi_extra=VideoRequest.openapi(), responses=answers(Video))
-async def create(request: Request) -> Response:
+async def create_video(request: Request) -> Response:
     """Begins a video, from a form or JSON."""
     state, scope = state_of(request), request.scope
     raw, files = await read_form(request)
@@ -83,7 +83,7 @@ async def create(request: Request) -> Response:
 
 
 @router.get(PATH, openapi_extra=VideosQuery.openapi())
-async def show_all(request: Request) -> VideoList:
+async def list_videos(request: Request) -> VideoList:
     """The client's videos, newest or oldest first."""
     state, key = state_of(request), state_of(request).api_keys.owner(request.scope)
     query = parse(VideosQuery, orjson.dumps(dict(request.query_params)))
@@ -107,14 +107,14 @@ async def show_all(request: Request) -> VideoList:
 
 
 @router.get(f"{PATH}/{{video}}", responses=answers(Video))
-async def show(request: Request, video: str) -> Response:
+async def show_video(request: Request, video: str) -> Response:
     """Shows how far the video is."""
     state = state_of(request)
     return _json(await _object(state, await _find(request, video)))
 
 
 @router.get(f"{PATH}/{{video}}/content", response_class=Response)
-async def content(request: Request, video: str) -> Response:
+async def show_video_content(request: Request, video: str) -> Response:
     """The video, once it is complete."""
     card = await _object(state_of(request), await _find(request, video))
     if card["status"] != "completed":
@@ -123,7 +123,7 @@ async def content(request: Request, video: str) -> Response:
 
 
 @router.delete(f"{PATH}/{{video}}")
-async def delete(request: Request, video: str) -> VideoDeleted:
+async def delete_video(request: Request, video: str) -> VideoDeleted:
     """Stops it if it is being made, and deletes it."""
     state, record = state_of(request), await _find(request, video)
     kept_request = record.kept

@@ -51,7 +51,7 @@ async def authorise(state: ApiState, scope: Scope) -> None:
 
 
 Admin = Annotated[ApiState, Depends(authorised)]
-router = APIRouter(prefix="/admin", tags=["admin"], route_class=AuditedRoute)
+router = APIRouter(prefix="/admin", tags=["pools"], route_class=AuditedRoute)
 
 
 def known_pool(state: ApiState, pool: str) -> PoolId:
@@ -61,7 +61,7 @@ def known_pool(state: ApiState, pool: str) -> PoolId:
 
 
 @router.get("/pools/{pool}/limits")
-async def get_limits(state: Admin, pool: str) -> PoolLimits:
+async def show_pool_limits(state: Admin, pool: str) -> PoolLimits:
     """The limits above which the pool's workers get no more requests; null: none."""
     name = known_pool(state, pool)
     changes = await cast(Any, state.redis.hgetall(state.keys.limits(name)))
@@ -71,7 +71,7 @@ async def get_limits(state: Admin, pool: str) -> PoolLimits:
 
 
 @router.patch("/pools/{pool}/limits", openapi_extra=LimitChanges.openapi())
-async def change_limits(request: Request, state: Admin, pool: str) -> PoolLimits:
+async def change_pool_limits(request: Request, state: Admin, pool: str) -> PoolLimits:
     """Changes limits, for all API replicas from their next placement on."""
     name = known_pool(state, pool)
     changes = (await read_short(request, LimitChanges)).model_dump(exclude_unset=True)
@@ -86,11 +86,11 @@ async def change_limits(request: Request, state: Admin, pool: str) -> PoolLimits
         else:
             pipe.hset(key, field, str(value))
     await pipe.execute()
-    return await get_limits(state, pool)
+    return await show_pool_limits(state, pool)
 
 
 @router.get("/aliases")
-async def get_aliases(state: Admin) -> AliasTable:
+async def show_aliases(state: Admin) -> AliasTable:
     """The aliases as they are now, those of the pools file and those made at run time."""
     await state.aliases.refresh(state.wire, state.keys)
     return AliasTable(aliases=dict(state.aliases.table))
@@ -111,17 +111,17 @@ async def change_aliases(request: Request, state: Admin) -> AliasTable:
         else:
             pipe.hset(state.keys.aliases(), name, alias.model_dump_json())
     await pipe.execute()
-    return await get_aliases(state)
+    return await show_aliases(state)
 
 
 @router.post("/clear_kv_blocks")
-async def clear_all(state: Admin) -> CachesCleared:
+async def clear_all_caches(state: Admin) -> CachesCleared:
     """Every worker forgets its cached prefixes. One with requests running refuses."""
     return await clear_caches(state, list(state.pools))
 
 
 @router.post("/pools/{pool}/clear_kv_blocks")
-async def clear_pool(state: Admin, pool: str) -> CachesCleared:
+async def clear_pool_cache(state: Admin, pool: str) -> CachesCleared:
     """The workers of one pool forget their cached prefixes. One with requests running refuses."""
     return await clear_caches(state, [known_pool(state, pool)])
 

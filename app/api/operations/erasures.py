@@ -20,7 +20,7 @@ from app.store import clock
 from app.tenants.erasure_store import ErasureStore, Found
 from app.tenants.erasures import Erasure, Kind
 
-router = APIRouter(prefix="/admin", tags=["admin"], route_class=AuditedRoute)
+router = APIRouter(prefix="/admin", tags=["erasures"], route_class=AuditedRoute)
 _LOOK_S = 0.1
 _MOST = 4096  # bytes of a body
 
@@ -47,7 +47,7 @@ async def erase_tenant(request: Request, state: Admin, tenant: str) -> ErasureCa
 
 
 @router.get("/erasures")
-async def show_all(state: Admin) -> ErasureList:
+async def list_erasures(state: Admin) -> ErasureList:
     """Erasures under way, and those of the last day."""
     store = _store(state)
     removed_blocks = await store.removed_kv()
@@ -56,7 +56,7 @@ async def show_all(state: Admin) -> ErasureList:
 
 
 @router.post("/tenants/{tenant}/isolation", openapi_extra=IsolationRequest.openapi())
-async def isolate(request: Request, state: Admin, tenant: str) -> Isolation:
+async def isolate_tenant(request: Request, state: Admin, tenant: str) -> Isolation:
     """Whether a tenant's prompts share KV with other tenants'. For all API replicas within two seconds."""
     body = parse(IsolationRequest, await collect(request.scope, request.receive, _MOST))
     store = _store(state)

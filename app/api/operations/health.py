@@ -28,7 +28,7 @@ from app.openai.template_habits import settable
 from app.tenants.limits import may_ask
 from app.tenants.records import Client
 
-router = APIRouter()
+router = APIRouter(tags=["service"])
 _JSON = "application/json"
 _DEPLOYMENT = DeploymentMetrics()
 _READINESS = answers(Readiness) | {503: {"model": Readiness, "description": "Not ready"}}
@@ -74,7 +74,7 @@ def _card(state: ApiState, model: Model) -> ModelCard:
 
 
 @router.get("/v1/models", response_model=ModelList | AnthropicModels)
-async def models(request: Request) -> ModelList | Response:
+async def list_models(request: Request) -> ModelList | Response:
     """The models, aliases and pipelines, whether or not a worker is up. In Anthropic's shape with `anthropic-version`.
 
     Anthropic's has no pipelines: /v1/messages serves none.
@@ -106,7 +106,7 @@ def _allowed(client: Client, models: dict[str, Model]) -> dict[str, Model]:
 
 
 @router.get("/v1/models/{name:path}", response_model=ModelCard | AnthropicModel)
-async def one_model(request: Request, name: str) -> ModelCard | Response:
+async def show_model(request: Request, name: str) -> ModelCard | Response:
     state = state_of(request)
     client = state.api_keys.client(request.scope)
     models_by_name = _named(state, client) | ({} if is_anthropics(request.scope) else _pipelines(state, client))
@@ -172,14 +172,14 @@ async def _served_by(state: ApiState, names: Sequence[PoolId]) -> list[ServedBy]
 
 
 @router.get("/live")
-async def live() -> Live:
+async def show_liveness() -> Live:
     """The process answers."""
     return {"status": "ok"}
 
 
-@router.get("/health", responses=_READINESS)
+@router.get("/health", name="show_health", responses=_READINESS)
 @router.get("/ready", responses=_READINESS)
-async def ready(request: Request) -> Response:
+async def show_readiness(request: Request) -> Response:
     """200 if Redis answers, tokens can be received, and at least one worker is live, here or elsewhere; else 503."""
     body = await readiness(state_of(request))
     return Response(orjson.dumps(body), 200 if body["ready"] else 503, media_type="application/json")
@@ -209,13 +209,13 @@ def _answers(lease: Lease, model: Model) -> bool:
 
 
 @router.get("/metrics", response_class=Response, responses=TEXT)
-async def metrics(request: Request) -> Response:
+async def show_metrics(request: Request) -> Response:
     """Metrics for Prometheus. Without Redis, those of batches and workers are missing."""
     return Response(await _DEPLOYMENT.shown(state_of(request)), media_type=CONTENT_TYPE_LATEST)
 
 
 @router.get("/sd")
-async def workers_to_scrape(request: Request) -> list[ScrapeTarget]:
+async def list_scrape_targets(request: Request) -> list[ScrapeTarget]:
     """The workers with a port of their own (`XYLEM_WORKER_PORT`), for Prometheus' HTTP service discovery.
 
     Batch workers are in the pool `batch`.
@@ -233,7 +233,7 @@ async def workers_to_scrape(request: Request) -> list[ScrapeTarget]:
 
 
 @router.get("/requests/{request}", responses=answers(RequestTimeline))
-async def timeline(http: Request, request: str) -> Response:
+async def show_timeline(http: Request, request: str) -> Response:
     """Shows when and by whom a request's prompts were placed, computed, handed over and answered; or its state so far.
 
     Only requests of the same API key, at any replica; the admin key sees all.

@@ -16,7 +16,7 @@ from app.ids import PoolId
 from app.messages.wanted import Adapter
 from app.openai.adapter_schemas import LoadLora, NewAdapter, NewVersion, UnloadLora
 
-router = APIRouter(tags=["admin"], route_class=AuditedRoute)
+router = APIRouter(tags=["adapters"], route_class=AuditedRoute)
 
 
 def _card(adapter: Adapter, progress: Progress) -> AdapterCard:

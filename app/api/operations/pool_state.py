@@ -27,7 +27,7 @@ from app.pools.schema import SleepLevel
 from app.routing.pool_state import allowed, to_sleep
 from app.schemas.body import Body
 
-router = APIRouter(prefix="/admin/pools/{pool}", tags=["admin"], route_class=AuditedRoute)
+router = APIRouter(prefix="/admin/pools/{pool}", tags=["pools"], route_class=AuditedRoute)
 T = TypeVar("T")
 _under_way: set[asyncio.Task[Any]] = set()
 
@@ -82,13 +82,13 @@ class ProfileBody(Chosen):
 
 
 @router.get("/state")
-async def get_state(state: Admin, pool: str) -> PoolStanding:
+async def show_pool_state(state: Admin, pool: str) -> PoolStanding:
     """Shows what the pool's workers are to do, and what they do."""
     return await _shown(state, known_pool(state, pool))
 
 
 @router.post("/sleep", openapi_extra=SleepBody.openapi())
-async def sleep(request: Request, state: Admin, pool: str) -> PoolChanged:
+async def put_pool_to_sleep(request: Request, state: Admin, pool: str) -> PoolChanged:
     """Workers leave routing, then sleep, all but `keep_awake`."""
     return await put_to_sleep(state, known_pool(state, pool), await read_short(request, SleepBody))
 
@@ -109,7 +109,7 @@ async def put_to_sleep(state: ApiState, name: PoolId, body: SleepBody) -> PoolCh
 
 
 @router.post("/wake", openapi_extra=WakeBody.openapi())
-async def wake(request: Request, state: Admin, pool: str) -> PoolChanged:
+async def wake_pool(request: Request, state: Admin, pool: str) -> PoolChanged:
     """Sleeping workers wake, and take requests after a token that proves them."""
     return await wake_up(state, known_pool(state, pool), await read_short(request, WakeBody))
 
@@ -128,7 +128,7 @@ async def wake_up(state: ApiState, name: PoolId, body: WakeBody) -> PoolChanged:
 
 
 @router.post("/pause", openapi_extra=PauseBody.openapi())
-async def pause(request: Request, state: Admin, pool: str) -> PoolChanged:
+async def pause_pool(request: Request, state: Admin, pool: str) -> PoolChanged:
     """Workers leave routing and compute nothing. New requests wait, for `XYLEM_PATIENCE_S`."""
     name, body = known_pool(state, pool), await read_short(request, PauseBody)
 
@@ -141,7 +141,7 @@ async def pause(request: Request, state: Admin, pool: str) -> PoolChanged:
 
 
 @router.post("/resume", openapi_extra=Chosen.openapi())
-async def resume(request: Request, state: Admin, pool: str) -> PoolChanged:
+async def resume_pool(request: Request, state: Admin, pool: str) -> PoolChanged:
     """Paused workers go on."""
     name, body = known_pool(state, pool), await read_short(request, Chosen)
 
@@ -154,7 +154,7 @@ async def resume(request: Request, state: Admin, pool: str) -> PoolChanged:
 
 
 @router.post("/weights", openapi_extra=WeightsBody.openapi())
-async def set_weights(request: Request, state: Admin, pool: str) -> PoolChanged:
+async def set_pool_weights(request: Request, state: Admin, pool: str) -> PoolChanged:
     """Workers take other weights, also those that start later. Those that have the version already stay as they are."""
     name, body = known_pool(state, pool), await read_short(request, WeightsBody)
     source = _source(body)
@@ -187,7 +187,7 @@ async def set_weights(request: Request, state: Admin, pool: str) -> PoolChanged:
 
 
 @router.post("/profile", openapi_extra=ProfileBody.openapi())
-async def profile(request: Request, state: Admin, pool: str) -> PoolChanged:
+async def profile_pool(request: Request, state: Admin, pool: str) -> PoolChanged:
     """Starts or stops the engines' profilers."""
     name, body = known_pool(state, pool), await read_short(request, ProfileBody)
     on = body.action == "start"
@@ -195,14 +195,14 @@ async def profile(request: Request, state: Admin, pool: str) -> PoolChanged:
 
 
 @router.post("/experts", openapi_extra=ExpertsBody.openapi())
-async def record_experts(request: Request, state: Admin, pool: str) -> PoolChanged:
+async def record_pool_experts(request: Request, state: Admin, pool: str) -> PoolChanged:
     """Starts or stops the record of how tokens are spread over the model's experts, or writes it down."""
     name, body = known_pool(state, pool), await read_short(request, ExpertsBody)
     return await _changed(state, name, lambda: _order(state, name, body, lambda i: RecordExperts(i, body.action)))
 
 
 @router.post("/scale_elastic_ep", openapi_extra=ScaleBody.openapi())
-async def scale_elastic_ep(request: Request, state: Admin, pool: str) -> PoolChanged:
+async def scale_pool_experts(request: Request, state: Admin, pool: str) -> PoolChanged:
     """Workers leave routing, finish their requests, and come back with that many data-parallel ranks."""
     name, body = known_pool(state, pool), await read_short(request, ScaleBody)
     return await _changed(state, name, lambda: _order(state, name, body, lambda i: Scale(i, body.data_parallel_size)))

@@ -16,7 +16,7 @@ from app.messages.wanted import Prefix
 from app.openai.prefix import NewPrefix, prefix_tokens
 from app.schemas.validation import parse_off_loop
 
-router = APIRouter(prefix="/admin/prefixes", tags=["admin"], route_class=AuditedRoute)
+router = APIRouter(prefix="/admin/prefixes", tags=["prefixes"], route_class=AuditedRoute)
 
 
 @router.get("")

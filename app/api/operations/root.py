@@ -7,12 +7,12 @@ from app.api.http.answered import answers
 from app.api.operations.answer_types import Addresses
 from app.api.state import state_of
 
-router = APIRouter()
+router = APIRouter(tags=["service"])
 _VARIES = {"vary": "accept"}
 
 
 @router.get("/", response_model=Addresses, responses=answers(Addresses) | {307: {"description": "To the console"}})
-async def root(request: Request, response: Response) -> Addresses | Response:
+async def list_addresses(request: Request, response: Response) -> Addresses | Response:
     """The paths of the API, its documentation and the console; a browser is sent to the latter."""
     settings = state_of(request).settings
     base, console = settings.root_path, f"{settings.root_path}/console"

@@ -14,7 +14,7 @@ from app.tenants.limit_table import Period, Unit
 from app.tenants.rates_and_budgets import Account, Left, iso, of_key, of_tenant, period
 from app.tenants.records import Client, Tenant
 
-router = APIRouter(prefix="/admin", tags=["admin"])
+router = APIRouter(prefix="/admin", tags=["usage"])
 
 
 class BudgetSpent(TypedDict, closed=True):
@@ -41,7 +41,7 @@ class Spending(TypedDict, closed=True):
 
 
 @router.get("/spending")
-async def spending(state: Admin) -> Spending:
+async def show_spending(state: Admin) -> Spending:
     """Shows how much of their rates, parallel requests and budgets tenants and keys have used.
 
     Batches' own rates are not shown.

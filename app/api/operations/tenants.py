@@ -24,7 +24,7 @@ from app.tenants.records import DEFAULT, ApiKey, Price, Tenant
 from app.tenants.registry import Registry, drop_key, drop_price, drop_tenant, put_key, put_price, put_tenant
 from app.tenants.wanted import WantedLimits, WantedTenant, shown, shown_tenant
 
-router = APIRouter(prefix="/admin", tags=["admin"], route_class=AuditedRoute)
+router = APIRouter(prefix="/admin", tags=["tenants"], route_class=AuditedRoute)
 
 
 class AuditQuery(Query):
@@ -55,7 +55,7 @@ async def show_tenant(state: Admin, tenant: str) -> dict[str, Any]:
     response_model_exclude_unset=True,
     openapi_extra=shapes.NewTenant.openapi(),
 )
-async def put_one_tenant(request: Request, state: Admin, tenant: str) -> dict[str, Any]:
+async def replace_tenant(request: Request, state: Admin, tenant: str) -> dict[str, Any]:
     """Makes a team, or gives it other limits: what isn't given is as for a new one."""
     check_tenant_name(tenant)
     body, now = await read_short(request, shapes.NewTenant), await registry(state)

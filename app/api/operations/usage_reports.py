@@ -59,7 +59,7 @@ async def _made(state: ApiState, owner: str, query: UsageQuery, write: Callable[
 
 
 @router.get("/admin/usage", responses=_FILES)
-async def usage(
+async def report_usage(
     request: Request,
     state: Admin,
     group_by: By = "tenant",
@@ -76,7 +76,7 @@ async def usage(
 
 
 @router.get("/v1/usage", responses=_FILES)
-async def own_usage(
+async def report_own_usage(
     request: Request, group_by: By = "model", since: From = "", until: To = "", form: As = None
 ) -> Response:
     """The same, of the tenant that the API key belongs to."""
@@ -121,7 +121,7 @@ def _listed(name: str) -> Any:
 
 
 @router.get("/v1/organization/usage/completions", responses=answers(OrganizationPage))
-async def completions(
+async def report_organization_usage(
     state: Admin,
     start_time: Annotated[int, Query(ge=0, le=LATEST)],
     end_time: Annotated[int | None, Query(ge=0, le=LATEST)] = None,

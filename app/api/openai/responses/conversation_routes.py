@@ -31,7 +31,7 @@ from app.openai.responses.items import items_of
 from app.openai.responses.schemas import ItemsQuery
 from app.schemas.validation import B, parse, parse_off_loop
 
-router = APIRouter()
+router = APIRouter(tags=["conversations"])
 PATH = "/v1/conversations"
 ONE = f"{PATH}/{{conversation}}"
 _PAGE_BYTES = 8 * 2**20  # a page with more ends before its limit
@@ -51,7 +51,7 @@ async def _new_items(new_items: list[InputItem] | None) -> list[ListedItem]:
 
 
 @router.post(PATH, openapi_extra=ConversationRequest.openapi())
-async def create(request: Request) -> Conversation:
+async def create_conversation(request: Request) -> Conversation:
     """A conversation, with items or without."""
     state, key, body = await _asked(request, ConversationRequest)
     items = await _new_items(body.items)
@@ -60,7 +60,7 @@ async def create(request: Request) -> Conversation:
 
 
 @router.get(ONE)
-async def retrieve(request: Request, conversation: str) -> Conversation:
+async def show_conversation(request: Request, conversation: str) -> Conversation:
     """A kept conversation."""
     state = state_of(request)
     record = await state.conversations.find(ConversationId(conversation), state.api_keys.owner(request.scope))
@@ -68,7 +68,7 @@ async def retrieve(request: Request, conversation: str) -> Conversation:
 
 
 @router.post(ONE, openapi_extra=ConversationUpdate.openapi())
-async def update(request: Request, conversation: str) -> Conversation:
+async def change_conversation(request: Request, conversation: str) -> Conversation:
     """Replaces its metadata."""
     state, key, body = await _asked(request, ConversationUpdate)
     quota = await state.quotas.kept(state.api_keys.client(request.scope))
@@ -76,7 +76,7 @@ async def update(request: Request, conversation: str) -> Conversation:
 
 
 @router.delete(ONE)
-async def delete(request: Request, conversation: str) -> ConversationDeleted:
+async def delete_conversation(request: Request, conversation: str) -> ConversationDeleted:
     """Deletes it and its items; its responses stay."""
     state = state_of(request)
     await state.conversations.delete(ConversationId(conversation), state.api_keys.owner(request.scope))
@@ -125,7 +125,7 @@ async def list_items(request: Request, conversation: str) -> Response:
 
 
 @router.get(f"{ONE}/items/{{item}}", openapi_extra=IncludeQuery.openapi(), responses=answers(ListedItem))
-async def retrieve_item(request: Request, conversation: str, item: str) -> Response:
+async def show_item(request: Request, conversation: str, item: str) -> Response:
     """One of its items."""
     parse(IncludeQuery, query_of(request.query_params))
     state = state_of(request)

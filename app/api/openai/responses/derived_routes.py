@@ -22,11 +22,11 @@ from app.openai.responses.response_object import begin_object
 from app.openai.responses.schemas import ResponseRequest
 from app.schemas.validation import parse_off_loop
 
-router = APIRouter()
+router = APIRouter(tags=["responses"])
 
 
 @router.post(f"{RESPONSE.path}/input_tokens", openapi_extra=ResponseRequest.openapi())
-async def input_tokens(request: Request) -> InputTokens:
+async def count_input_tokens(request: Request) -> InputTokens:
     """The number of tokens in the prompt of such a request."""
     state = state_of(request)
     raw = await collect(request.scope, request.receive, state.settings.max_body)
@@ -39,7 +39,7 @@ async def input_tokens(request: Request) -> InputTokens:
 
 
 @router.post(f"{RESPONSE.path}/compact", openapi_extra=CompactRequest.openapi(), responses=answers(Compacted))
-async def compact(request: Request) -> Response:
+async def compact_response(request: Request) -> Response:
     """The user's messages, and an item with the model's summary of the rest."""
     state = state_of(request)
     raw = await collect(request.scope, request.receive, state.settings.max_body)

@@ -42,14 +42,14 @@ from app.openai.responses.schemas import ItemsQuery, ResponseRequest, Retrieval
 from app.openai.responses.sse_events import ResponseEvents
 from app.schemas.validation import parse, parse_off_loop
 
-router = APIRouter()
+router = APIRouter(tags=["responses"])
 PATH, KIND = RESPONSE.path, RESPONSE.row.kind
 _RESPONSE = answered(shown.ResponseObject, *get_args(shown.AnyEvent))
 _LONG = 512  # events: adding more of them at once would hold up the event loop
 
 
 @router.post(PATH, openapi_extra=ResponseRequest.openapi(), responses=_RESPONSE)
-async def create(request: Request) -> Response:
+async def create_response(request: Request) -> Response:
     """A response, streamed or whole, or begun in the background; kept for later unless `store` is false."""
     state = state_of(request)
     raw = await collect(request.scope, request.receive, state.settings.max_body)
@@ -140,7 +140,7 @@ def _existing(stream: Followed) -> Callable[[], Awaitable[Followed]]:
 
 
 @router.get(f"{PATH}/{{response}}", openapi_extra=Retrieval.openapi(), responses=_RESPONSE)
-async def retrieve(request: Request, response: str) -> Response:
+async def show_response(request: Request, response: str) -> Response:
     """The response so far; or its events from `starting_after` to its end."""
     state = state_of(request)
     query = parse(Retrieval, query_of(request.query_params))
@@ -159,7 +159,7 @@ async def retrieve(request: Request, response: str) -> Response:
 
 
 @router.get(f"{PATH}/{{response}}/input_items", openapi_extra=ItemsQuery.openapi(), responses=answers(shown.ItemsPage))
-async def input_items(request: Request, response: str) -> Response:
+async def list_input_items(request: Request, response: str) -> Response:
     """The input of a kept response, item by item."""
     state, query = state_of(request), parse(ItemsQuery, query_of(request.query_params))
     async with state.reading():
@@ -175,7 +175,7 @@ async def input_items(request: Request, response: str) -> Response:
 
 
 @router.post(f"{PATH}/{{response}}/cancel", responses=answers(shown.ResponseObject))
-async def cancel(request: Request, response: str) -> Response:
+async def cancel_response(request: Request, response: str) -> Response:
     """Stops a response that runs in the background; one that has ended stays as it is."""
     state = state_of(request)
     async with state.reading():
@@ -187,7 +187,7 @@ async def cancel(request: Request, response: str) -> Response:
 
 
 @router.delete(f"{PATH}/{{response}}")
-async def delete(request: Request, response: str) -> shown.ResponseDeleted:
+async def delete_response(request: Request, response: str) -> shown.ResponseDeleted:
     """Stops it if it runs, and deletes it."""
     state = state_of(request)
     async with state.reading():

@@ -31,7 +31,7 @@ from app.openai.transcription.recognition import spoken_language
 from app.openai.transcription.request import TranscriptionRequest, TranslationRequest, read_form
 from app.openai.transcription.writer import TranscriptionWriter, done_event
 
-router = APIRouter()
+router = APIRouter(tags=["audio"])
 _TRANSCRIPT = answered(Transcription, TextDelta, TextDone, Refusal)
 _FIELD = 16 * 2**10  # bytes of a field
 
@@ -41,13 +41,13 @@ _FIELD = 16 * 2**10  # bytes of a field
     openapi_extra=form_schema(TranscriptionRequest, "file"),
     responses=_TRANSCRIPT,
 )
-async def transcriptions(request: Request) -> Response:
+async def transcribe(request: Request) -> Response:
     """Transcribes what is said in a sound."""
     return await _handle(request, TranscriptionRequest, "transcribe")
 
 
 @router.post(TRANSLATIONS.path, openapi_extra=form_schema(TranslationRequest, "file"), responses=_TRANSCRIPT)
-async def translations(request: Request) -> Response:
+async def translate(request: Request) -> Response:
     """Translates what is said in a sound into English."""
     return await _handle(request, TranslationRequest, "translate")
 

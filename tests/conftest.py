@@ -81,10 +81,11 @@ def ring(item: pytest.Item) -> str:
 
 
 class _Share(LoadFileScheduling):  # type: ignore[misc]
-    """A file is one process's; and of real engines, which want the machine, there is one at a time."""
+    """A file is one process's; and of real engines, which want memory, there is one at a time in each ring."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "real engines" if nodeid.startswith(REAL_ENGINE) else super()._split_scope(nodeid)
+        _, ring_name, *_ = nodeid.split("/")
+        return f"real engines, {ring_name}" if nodeid.startswith(REAL_ENGINE) else super()._split_scope(nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _Share:

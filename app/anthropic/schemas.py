@@ -3,7 +3,7 @@
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from app.anthropic.content import Hint, Texts, Turns, check_turns
 from app.anthropic.conversation import messages_of
@@ -126,8 +126,7 @@ class MessagesRequest(GenerationRequest, PromptFields):
     stop_sequences: Annotated[list[Stop], Field(max_length=16)] | None = None
     top_k: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     metadata: Annotated[Metadata | None, BeforeValidator(_known)] = None
-    # Anthropic's values are auto and standard_only.
-    service_tier: Annotated[Literal["auto", "default", "flex"] | None, BeforeValidator(_tier)] = None
+    service_tier: Annotated[Literal["auto", "default", "flex", "standard_only"] | None, AfterValidator(_tier)] = None  # type: ignore[assignment]  # (the validator leaves those of the base class)
 
     def check(self) -> None:
         """Checks of several fields together. Raises: RequestError."""

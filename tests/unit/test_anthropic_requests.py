@@ -112,7 +112,7 @@ def test_what_is_meant_by_anthropic_is_taken(fields: dict[str, Any]) -> None:
     ({"messages": [ASK, assistant(text("a"), USE)]}, "messages.1.content", "ends with text"),
     ({"messages": [ASK, assistant()]}, "messages.1.content", "ends with text"),
     ({"messages": [ASK, assistant(USE, text("a"))]}, "messages", "only allowed when"),
-    ({"service_tier": "priority"}, "service_tier", "'auto'"),
+    ({"service_tier": "priority"}, "service_tier", "'standard_only'"),
 ])  # fmt: skip
 def test_a_refusal_names_the_field_of_the_client(fields: dict[str, Any], param: str, says: str) -> None:
     error = refusal(**fields)

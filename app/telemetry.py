@@ -78,8 +78,9 @@ COST = Histogram(
 )
 STAGE = Histogram(
     "xylem_stage_seconds",
-    "Stages of a request: placement, queue, prefill, decode; and where two workers share it: hop (from the end of the "
-    "prefill to the decode task), resume (to its first token) and transfer (of KV, as the engine says).",
+    "Stages of a request: placement, queue (encode_pictures where other workers encode its pictures first), prefill, "
+    "decode; and where two workers share it: hop (from the end of the prefill to the decode task), resume (to its "
+    "first token) and transfer (of KV, as the engine says).",
     ["model", "stage"],
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 60),
 )

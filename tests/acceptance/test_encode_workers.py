@@ -24,6 +24,7 @@ from tests.vlm import random_vlm
 POOL, EYES = "both-pool", "eyes-pool"
 APART = {"encode": "eyes-apart", "prefill": "prefill-apart", "decode": "decode-apart"}
 ODD, BLIND = "odd-eyes", "no-eyes"
+STAGES = ["placement", "encode_pictures", "prefill", "decode", "hop", "resume"]
 DEADLY = 77  # a picture of this colour kills the odd encoder
 
 
@@ -114,7 +115,9 @@ def test_encode_prefill_and_decode_on_three_workers(served: Stack, client: OpenA
     assert response.choices[0].message.content == text(client, "alone", messages)
     wait_for(served, before, encoded=1, fetched=1, lost=0, missing=0)
     roles = {lease.worker.id: lease.worker.role for lease in leases(served)}
-    assert [roles[part["worker"]] for part in timeline(served, response.id)["workers"]] == ["prefill", "decode"]
+    parts = timeline(served, response.id)
+    assert [roles[part["worker"]] for part in parts["workers"]] == ["prefill", "decode"]
+    assert [name for name in parts["stages"] if name != "transfer"] == STAGES
 
 
 def test_a_lost_transfer_is_encoded_where_the_answer_is(served: Stack, client: OpenAI) -> None:

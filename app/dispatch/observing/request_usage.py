@@ -74,7 +74,7 @@ def record_of(
         images=0 if usage is None else usage.pictures,
         engine_s=engine_s,
         placement_s=span("placement", 0.0),
-        queue_s=span("queue", 0.0),
+        queue_s=span("queue", 0.0) + span("encode_pictures", 0.0),
         prefill_s=span("prefill", 0.0),
         handover_s=span("hop", 0.0) + span("resume", 0.0),
         decode_s=span("decode", 0.0),

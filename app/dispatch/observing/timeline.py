@@ -37,6 +37,7 @@ class Timeline(Struct, frozen=True):
     prompt_tokens: int
     timings: list[Timing]  # of the prefill worker, if there was one, and of the worker that answered
     x_request_id: str
+    encoded_apart: bool = False  # other workers encoded its pictures before
 
     @classmethod
     def of(cls, inflight: InFlight, model: str, outcome: str, arrival: float, end: float) -> "Timeline":
@@ -53,6 +54,7 @@ class Timeline(Struct, frozen=True):
             prompt_tokens=prompt_tokens,
             timings=timings,
             x_request_id=job.x_request_id,
+            encoded_apart=inflight.attempt.encoders > 0,
         )
 
     def stages(self) -> dict[str, float]:
@@ -62,7 +64,7 @@ class Timeline(Struct, frozen=True):
         first, last = self.timings[0], self.timings[-1]
         spans = {
             "placement": self.placed - self.arrived,
-            "queue": first.taken - self.placed,
+            "encode_pictures" if self.encoded_apart else "queue": first.taken - self.placed,
             "prefill": first.first - first.taken,
             "decode": last.ended - (last.first or last.taken),
         }

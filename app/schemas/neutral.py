@@ -4,11 +4,12 @@ Many clients send them by default, so every endpoint accepts them. Other values 
 null is always neutral.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, Field, GetCoreSchemaHandler, create_model
+from pydantic import BaseModel, GetCoreSchemaHandler, GetJsonSchemaHandler, create_model
 from pydantic_core import core_schema
 
 B = TypeVar("B", bound=BaseModel)
@@ -192,6 +193,16 @@ class _OneOf:
 
     values: tuple[Any, ...]
 
+    def __get_pydantic_json_schema__(
+        self, _core: core_schema.CoreSchema, _handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """Only null is declared: generators of clients leave out endpoints with an enum of lists or objects."""
+        others = ", ".join(f"`{json.dumps(value)}`" for value in self.values if value is not None)
+        return {
+            "type": "null",
+            "description": "Not supported" + (f", except for what changes nothing: {others}." if others else "."),
+        }
+
     def __get_pydantic_core_schema__(self, _source: Any, _handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         return core_schema.literal_schema(list(self.values))
 
@@ -203,7 +214,7 @@ def neutral(table: Mapping[str, tuple[Any, ...]] = NEUTRAL) -> Callable[[type[B]
         fields: dict[str, Any] = {
             name: (
                 Annotated[Any, _OneOf((None, *values)), Refused()],
-                Field(None, description="Not supported, except for what changes nothing."),
+                None,
             )
             for name, values in table.items()
             if name not in schema.model_fields

@@ -455,7 +455,8 @@ def test_what_changes_nothing_is_taken_and_all_else_refused_by_name(
 def test_a_neutral_value_is_of_its_own_type_whatever_other_tables_have() -> None:
     for values in ((1,), (True,), (1.0,), (True,), (1,)):
         field = neutral({"beside": values})(DetokenizeRequest).model_json_schema()["properties"]["beside"]
-        assert json.dumps(field["enum"]) == json.dumps([None, *values])
+        assert field["type"] == "null", "generators of clients leave out endpoints with an enum of other types"
+        assert field["description"].endswith(f": `{json.dumps(values[0])}`.")
 
 
 @pytest.mark.parametrize("value", [{"type": "text", "json_schema": None}, {"json_schema": None, "type": "text"}])

@@ -167,6 +167,7 @@ COSTS: dict[str, CostBounds] = {
     "/v1/conversations/{conversation}/items": CostBounds(),
     "/v1/conversations/{conversation}/items/{item}": _BODILESS,
     "/v1/chat/completions/{chat}": _SHORT,
+    "/v1/chat/completions/{chat}/cancel": _BODILESS,
     "/v1/responses/{response}": _BODILESS,
     "/v1/models/{name:path}": _BODILESS,
     "/v1/responses/{response}/cancel": _BODILESS,

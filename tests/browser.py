@@ -55,6 +55,19 @@ def tab(browser: Browser, url: str, **options: Any) -> Iterator[Tab]:
     assert new_tab.wrong == []
 
 
+def play(opened: Tab, model: str = "mock", **fields: str) -> None:
+    """Opens Play with a model, and fills in its parameters, by their labels."""
+    opened.go()
+    opened.page.get_by_label("Model").select_option(model)
+    for label, value in fields.items():
+        opened.page.get_by_label(label.replace("_", " ")).fill(value)
+
+
+def ask(opened: Tab, question: str) -> None:
+    opened.page.get_by_label("Message", exact=True).fill(question)
+    opened.page.keyboard.press("Enter")
+
+
 def serious_faults(page: Page) -> list[str]:
     """Faults that axe finds and that keep people from using the page."""
     violations = Axe().run(page).response["violations"]

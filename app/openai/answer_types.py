@@ -196,6 +196,11 @@ class ChatDeleted(TypedDict, closed=True):
     deleted: Literal[True]
 
 
+class ChatCancelled(TypedDict, closed=True):
+    id: str
+    object: Literal["chat.completion.cancelled"]
+
+
 class ChatCompletionChunk(Enveloped, closed=True):
     object: Literal["chat.completion.chunk"]
     choices: list[ChatChunkChoice]

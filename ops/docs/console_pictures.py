@@ -76,7 +76,7 @@ def load(s: Stack) -> Iterator[None]:
 def play(page: Page) -> None:
     page.get_by_label("Model").select_option("chat")
     page.get_by_label("System message").fill(_HANDBOOK)
-    page.get_by_label("Most tokens").fill("60")
+    page.get_by_label("Max tokens").fill("60")
     page.get_by_label("Message", exact=True).fill("Where are the atlases?")
     page.keyboard.press("Enter")
     page.wait_for_selector(".answer[aria-busy=false]")

@@ -13,29 +13,17 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.acceptance.test_security import create, xylem
-from tests.acceptance.test_tools import PLAYS, TEMPLATE, WEATHER
-from tests.browser import READY, Tab, serious_faults, tab
-from tests.pictures import png
-from tests.serving import Pools, served_by
+from tests.browser import READY, Tab, ask, play, serious_faults, tab
+from tests.serving import served_by
 from tests.stack import Stack, free_port, leases, mock_pool, pid_of_worker, wait_until
-from tests.vlm import random_vlm
 
-POOL, SEEING, PAINTING = "decode-pool-a", "seeing-pool", "painting-pool"
+POOL = "decode-pool-a"
 LONG = "the boat was late and the sea was grey " * 20
 PAGES = ("/console", "/console/fleet", "/console/batches", "/console/tenants")
 expect.set_options(timeout=60_000)
 
 
-def pools(path: Path) -> Pools:
-    plays = {**PLAYS, "all sunny": PLAYS["sunny"]}
-    return {
-        POOL: mock_pool(step_ms=20.0, script=plays) | {"chat_template": TEMPLATE},
-        SEEING: mock_pool(model="seeing") | {"path": str(random_vlm("idefics3", weights=False))},
-        PAINTING: mock_pool(model="painter", step_ms=20.0) | {"task": "image"},
-    }
-
-
-served = served_by(pools, {"w1": POOL, "w2": POOL, "w3": SEEING, "w4": PAINTING, "batch": "batch"})
+served = served_by({POOL: mock_pool(step_ms=20.0)}, {"w1": POOL, "w2": POOL, "batch": "batch"})
 
 
 @pytest.fixture
@@ -45,96 +33,10 @@ def opened(browser: Browser, served: Stack) -> Iterator[Tab]:
         yield one
 
 
-def play(opened: Tab, model: str = "mock", **fields: str) -> None:
-    opened.go()
-    opened.page.get_by_label("Model").select_option(model)
-    for label, value in fields.items():
-        opened.page.get_by_label(label.replace("_", " ")).fill(value)
-
-
-def ask(opened: Tab, question: str) -> None:
-    opened.page.get_by_label("Message", exact=True).fill(question)
-    opened.page.keyboard.press("Enter")
-
-
 def chat(served: Stack, text: str, **fields: Any) -> dict[str, Any]:
     body = {"model": "mock", "messages": [{"role": "user", "content": text}], "max_tokens": 4} | fields
     answer: dict[str, Any] = httpx.post(f"{served.url}/v1/chat/completions", json=body, timeout=60).json()
     return answer
-
-
-def test_an_answer_has_its_figures_and_says_why_it_came_from_there(opened: Tab) -> None:
-    """The second question finds the first one's KV; of its two candidates the bars show one as chosen."""
-    play(opened, Most_tokens="40")
-    page = opened.page
-    ask(opened, LONG)
-    expect(page.get_by_role("article", name="Answer of mock")).to_have_attribute("aria-busy", "false")
-    ask(opened, "And then?")
-    answer = page.get_by_role("article", name="Answer of mock").nth(1)
-    expect(answer).to_have_attribute("aria-busy", "false")
-    text = answer.inner_text()
-    assert "40 tokens" in text
-    cached_text = answer.locator("dt:text-is('of these cached') + dd").inner_text()
-    assert int(cached_text.replace(",", "")) >= 32
-    assert float(answer.locator("dt:text-is('tokens a second') + dd").inner_text()) > 0
-    answer.get_by_text("Why this worker").click()
-    expect(answer.locator(".candidates > li")).to_have_count(2)
-    expect(answer.locator(".candidates > .chosen")).to_contain_text("(chosen)")
-    bars = answer.locator(".candidates .bar").all()
-    assert all("computing the prompt" in str(bar.get_attribute("aria-label")) for bar in bars)
-    answer.get_by_text("Timeline").click()
-    expect(answer.locator(".stages")).to_contain_text("decode")
-
-
-def test_reasoning_and_calls_of_tools_are_shown_and_their_results_go_back(opened: Tab) -> None:
-    play(opened, **{"Tools,_as_JSON": json.dumps([WEATHER])})
-    page = opened.page
-    ask(opened, "The weather in two cities")
-    answer = page.get_by_role("article", name="Answer of mock").first
-    expect(answer.locator(".call")).to_have_count(2)
-    expect(answer.locator(".call").first).to_contain_text("Oslo")
-    expect(answer.locator(".reasoning")).to_contain_text("Both.")
-    fields = answer.get_by_label("Result of get_weather")
-    expect(fields).to_have_count(2)
-    for field in fields.all():
-        field.fill("all sunny")
-    answer.get_by_role("button", name="Send results").click()
-    expect(page.get_by_role("article", name="Answer of mock").nth(1)).to_contain_text("It is sunny in Paris.")
-
-
-def test_tools_that_are_no_json_are_refused_before_anything_is_sent(opened: Tab) -> None:
-    play(opened, **{"Tools,_as_JSON": "[{"})
-    ask(opened, "hello")
-    expect(opened.page.locator(".failed")).to_contain_text("The tools are no JSON")
-
-
-def test_an_answer_that_is_stopped_leaves_its_seat(opened: Tab, served: Stack) -> None:
-    play(opened, Most_tokens="2000")
-    ask(opened, "at great length, please")
-    wait_until(lambda: any(lease.load.running for lease in leases(served, POOL)), "it runs", 60)
-    opened.page.keyboard.press("Escape")
-    expect(opened.page.locator(".failed")).to_have_text("Stopped.")
-    wait_until(lambda: not any(lease.load.running for lease in leases(served, POOL)), "the seat is free", 60)
-
-
-def test_a_model_that_sees_gets_pictures(opened: Tab, served: Stack) -> None:
-    """Pictures are part of the prompt: it has more tokens than the text."""
-    play(opened, "seeing", Most_tokens="5")
-    files: Any = {"name": "red.png", "mimeType": "image/png", "buffer": png(200)}
-    opened.page.get_by_label("Add pictures").set_input_files(files)
-    expect(opened.page.get_by_role("img", name="red.png")).to_be_visible()
-    ask(opened, "What is this?")
-    answer = opened.page.get_by_role("article", name="Answer of seeing")
-    expect(answer).to_have_attribute("aria-busy", "false")
-    assert int(answer.locator("dt:text-is('prompt') + dd").inner_text().split()[0]) > 60
-
-
-def test_a_model_that_paints_shows_its_picture(opened: Tab) -> None:
-    play(opened, "painter", Size="64x64")
-    ask(opened, "a red circle")
-    picture = opened.page.get_by_role("img", name="a red circle")
-    expect(picture).to_be_visible()
-    wait_until(lambda: picture.evaluate("image => image.naturalWidth") == 64, "the picture is decoded", 60)
 
 
 def test_the_fleet_is_live(opened: Tab, served: Stack) -> None:
@@ -299,7 +201,11 @@ def test_keys_are_asked_for_and_kept_in_the_tab_only(browser: Browser, served: S
         expect(page.get_by_role("alert")).not_to_be_visible()
         assert page.context.cookies() == []
         assert page.evaluate("localStorage.length") == 0
-        assert sorted(page.evaluate("Object.keys(sessionStorage)")) == ["xylem.admin-key", "xylem.api-key"]
+        assert sorted(page.evaluate("Object.keys(sessionStorage)")) == [
+            "xylem.admin-key",
+            "xylem.api-key",
+            "xylem.chat",
+        ]
         # The browser itself reports each refusal.
         console_tab.wrong[:] = [fault for fault in console_tab.wrong if "401" not in fault and "403" not in fault]
 
@@ -373,16 +279,6 @@ def test_a_keyboard_is_enough(opened: Tab) -> None:
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).not_to_be_visible()
     expect(page.get_by_role("button", name="Keys")).to_be_focused()
-
-
-def test_a_chat_goes_on_while_another_page_is_shown(opened: Tab) -> None:
-    play(opened, Most_tokens="60")
-    ask(opened, "hello")
-    opened.page.get_by_role("link", name="Fleet").click()
-    opened.page.get_by_role("link", name="Play").click()
-    answer = opened.page.get_by_role("article", name="Answer of mock")
-    expect(answer).to_have_attribute("aria-busy", "false")
-    expect(answer).to_contain_text("60 tokens")
 
 
 def test_the_files_are_guarded_and_asked_for_again(served: Stack) -> None:

@@ -283,6 +283,27 @@ def test_a_request_sent_again_with_its_key_is_the_same_one(fleet: Stack) -> None
     nothing_left(fleet)
 
 
+def test_a_chat_that_goes_on_without_its_reader_is_cancelled_by_its_id(fleet: Stack, replica: str) -> None:
+    """Another replica than the one that makes it stops it, too; a text completion is no chat."""
+    chats = f"{fleet.url}/v1/chat/completions"
+    body = {
+        "model": "mock", "messages": [{"role": "user", "content": "at length"}], "stream": True,
+        "max_tokens": 2000, "ignore_eos": True,
+    }  # fmt: skip
+    with httpx.stream("POST", chats, json=body, headers={"idempotency-key": "long"}, timeout=30) as stream:
+        id_, events = stream.headers["x-xylem-kept"], stream.iter_lines()
+        next(events)
+        reply = httpx.post(f"{replica}/v1/chat/completions/{id_}/cancel", timeout=30)
+        assert reply.json() == {"id": id_, "object": "chat.completion.cancelled"}
+        assert any('"cancelled"' in line for line in events)
+    nothing_left(fleet)
+    text = httpx.post(
+        f"{fleet.url}/v1/completions", headers={"x-xylem-resumable": "1"}, timeout=30,
+        json={"model": "mock", "prompt": "x", "max_tokens": 2},
+    ).json()  # fmt: skip
+    assert httpx.post(f"{chats}/{text['id']}/cancel", timeout=30).status_code == 404
+
+
 def test_a_key_that_met_no_worker_is_served_when_it_comes_again(fleet: Stack) -> None:
     """A refusal is no answer: only answers are given twice."""
     ask = partial(

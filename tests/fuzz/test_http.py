@@ -130,6 +130,7 @@ WITHOUT = [
     ("get", "/v1/messages/batches/{message_batch}/results", 5),
     ("post", "/v1/messages/batches/{message_batch}/cancel", 5), ("delete", "/v1/messages/batches/{message_batch}", 5),
     ("get", "/v1/chat/completions", 30), ("get", "/v1/chat/completions/{chat}", 20),
+    ("post", "/v1/chat/completions/{chat}/cancel", 10),
     ("get", "/v1/chat/completions/{chat}/messages", 20), ("delete", "/v1/chat/completions/{chat}", 10),
     ("get", "/v1/conversations/{conversation}", 20), ("get", "/v1/conversations/{conversation}/items", 30),
     ("get", "/v1/conversations/{conversation}/items/{item}", 20),

@@ -8,10 +8,10 @@ from fastapi import APIRouter, HTTPException, Request
 from starlette.responses import Response
 
 _HEADERS = {
-    # Nothing from elsewhere, nothing inline, no frame around it. Pictures of chats are data: and blob: URLs.
+    # Nothing from elsewhere, nothing inline, no frame around it. Pictures and sound of chats are data: and blob: URLs.
     "content-security-policy": (
-        "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; form-action 'none'; "
-        "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+        "default-src 'self'; img-src 'self' data: blob:; media-src data: blob:; object-src 'none'; base-uri 'none'; "
+        "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
     ),
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",

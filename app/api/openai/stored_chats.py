@@ -21,7 +21,7 @@ from app.endpoint_registry import CHAT
 from app.errors import MediaLost, ModelNotFound, RequestError, RequestNotFound
 from app.ids import KeyId, RequestId
 from app.messages.kept import StoredChat
-from app.openai.answer_types import ChatDeleted, StoredChatCompletion, StoredChatList
+from app.openai.answer_types import ChatCancelled, ChatDeleted, StoredChatCompletion, StoredChatList
 from app.openai.chat import writer
 from app.openai.responses.items import page
 from app.openai.schemas import ChatRequest
@@ -122,6 +122,17 @@ async def list_chat_messages(request: Request, chat: str) -> Response:
             return json_bytes.dumps(page(messages_of(record.kept.id, body), query))
 
         return LongResponse(await asyncio.to_thread(write) if len(body.messages) > _LONG else write(), state.answers)
+
+
+@router.post(f"{PATH}/{{chat}}/cancel")
+async def cancel_chat(request: Request, chat: str) -> ChatCancelled:
+    """Stops a chat that goes on without its reader, as one with an `Idempotency-Key` does; not one that has ended."""
+    state = state_of(request)
+    record = await state.resumable_store.find(RequestId(chat), state.api_keys.owner(request.scope), short=True)
+    if record.kept.kind != CHAT.row.kind:
+        raise RequestNotFound(f"You have no chat '{chat[:100]}' that is kept.")
+    await state.answer_owner.cancel(record.kept.id)
+    return {"id": record.kept.id, "object": "chat.completion.cancelled"}
 
 
 async def _find(request: Request, chat: str, *, short: bool = False) -> tuple[Found, StoredChat]:

@@ -5,11 +5,13 @@ from collections.abc import Iterator, Sequence, Set
 from itertools import islice
 from typing import Literal
 
+import orjson
 from msgspec import Struct
 from msgspec.structs import asdict
 
 from app.dispatch.attempt import PlacedPrompt
 from app.dispatch.inflight import InFlight
+from app.dispatch.observing.route_explanation import explained
 from app.dispatch.observing.timeline_types import (
     EndedPrompt,
     InShort,
@@ -38,12 +40,18 @@ class Timeline(Struct, frozen=True):
     timings: list[Timing]  # of the prefill worker, if there was one, and of the worker that answered
     x_request_id: str
     encoded_apart: bool = False  # other workers encoded its pictures before
+    route: bytes = b""  # JSON: why it was placed there, of a client that asked for it
 
     @classmethod
     def of(cls, inflight: InFlight, model: str, outcome: str, arrival: float, end: float) -> "Timeline":
         job = inflight.job
         prompt_tokens, timings = len(job.prompt), inflight.timings
         placed_at, attempts = inflight.attempt.placed_at, inflight.attempts
+        route = (
+            orjson.dumps(explained(job, inflight.attempt.decisions, candidates=True))
+            if inflight.wishes.explain
+            else b""
+        )
         return cls(
             model,
             outcome,
@@ -55,6 +63,7 @@ class Timeline(Struct, frozen=True):
             timings=timings,
             x_request_id=job.x_request_id,
             encoded_apart=inflight.attempt.encoders > 0,
+            route=route,
         )
 
     def stages(self) -> dict[str, float]:
@@ -171,7 +180,7 @@ def _in_short(prompts: Sequence[Timeline]) -> InShort:
 def _shown(timeline: Timeline) -> EndedPrompt:
     """A prompt that has ended; times in seconds since the request arrived."""
     at = timeline.arrived
-    return {
+    prompt: EndedPrompt = {
         "x_request_id": timeline.x_request_id,
         "model": timeline.model,
         "outcome": timeline.outcome,
@@ -183,6 +192,9 @@ def _shown(timeline: Timeline) -> EndedPrompt:
         "ended_s": round(timeline.ended - at, 6),
         "stages": {stage: round(seconds, 6) for stage, seconds in timeline.stages().items()},
     }
+    if timeline.route:
+        prompt["route"] = orjson.loads(timeline.route)
+    return prompt
 
 
 def _part(timing: Timing, at: float) -> WorkerPart:

@@ -48,6 +48,7 @@ class EndedPrompt(TypedDict, closed=True):
     workers: list[WorkerPart]
     ended_s: float
     stages: dict[str, float]  # seconds of each
+    route: NotRequired[dict[str, Any]]  # with `x-xylem-explain`: as in the header x-xylem-route
 
 
 class RequestTimeline(TypedDict, closed=True):

@@ -1,64 +1,71 @@
 // An answer as it comes: reasoning, text, calls of tools, pictures; then its figures, its route and its timeline.
 
-import { h } from "./dom.js";
-import { compact, seconds } from "./format.js";
-import { routeView } from "./route.js";
+import { copyButton, h, say } from "./dom.js";
+import { markdownView } from "./markdown.js";
+import { routeOf } from "./route.js";
 import { timeline } from "./timeline.js";
 
-export function answerView(model) {
-  const thoughts = h("div", { class: "text" });
+/** `again()`: answers the question once more; `code()`: shows the request as a program. */
+export function answerView(turn, { again, code }) {
+  const text = markdownView();
+  const thoughts = h("div", { class: "plain" });
   const reasoning = h("details", { class: "reasoning", $hidden: true }, h("summary", {}, "Reasoning"), thoughts);
-  const text = h("div", { class: "text" });
   const calls = h("div", { class: "calls" });
   const picture = h("img", { class: "painted", alt: "", $hidden: true });
+  const status = h("p", { class: "hint", role: "status" });
   const figures = h("dl", { class: "figures" });
+  const buttons = h("div", { class: "actions", $hidden: true }, copyButton("Copy answer", () => turn.content),
+    h("button", { type: "button", class: "small", onclick: again }, "Regenerate"),
+    h("button", { type: "button", class: "small", onclick: code }, "As code"));
   const about = h("div", { class: "about" });
-  const element = h("article", { class: "answer", "aria-label": `Answer of ${model}`, "aria-busy": "true" },
-    h("h3", {}, model), reasoning, text, calls, picture, figures, about);
-  const shownCalls = [];
+  const element = h("article", { class: "answer", "aria-label": `Answer of ${turn.model}`, "aria-busy": "true" },
+    h("h3", {}, turn.model), reasoning, text.element, calls, picture, status, figures, buttons, about);
+  let frame = 0;
+
+  function draw() {
+    cancelAnimationFrame(frame);
+    frame = 0;
+    if (turn.reasoning && reasoning.hidden) {
+      reasoning.hidden = false;
+      reasoning.open = true;
+    }
+    say(thoughts, turn.reasoning);
+    text.set(turn.content);
+    turn.calls.forEach((call, i) => {
+      const { name, arguments: given } = call.function;
+      const shown = calls.children[i] ?? calls.appendChild(h("div", { class: "call" }, h("b", {}, name), h("pre", { tabindex: "0" })));
+      say(shown.lastElementChild, given);
+    });
+    if (turn.picture) {
+      picture.src = `data:image/png;base64,${turn.picture}`;
+      picture.alt = turn.body.prompt;
+      picture.hidden = false;
+    }
+    figures.replaceChildren(...turn.figures.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+  }
 
   return {
     element,
-    addText: (piece) => text.append(piece),
-    addReasoning(piece) {
-      if (reasoning.hidden) {
-        reasoning.hidden = false;
-        reasoning.open = true;
-      }
-      thoughts.append(piece);
+    /** Shows what the turn has now: once a frame, however fast it comes. */
+    update() {
+      frame ||= requestAnimationFrame(draw);
     },
-    /** A piece of the call with this number. */
-    addCall(number, name, piece) {
-      shownCalls[number] ??= calls.appendChild(h("div", { class: "call" }, h("b", {}, name), h("pre", { tabindex: "0" })));
-      shownCalls[number].lastElementChild.append(piece);
-    },
-    picture(base64, alt) {
-      picture.src = `data:image/png;base64,${base64}`;
-      picture.alt = alt;
-      picture.hidden = false;
-    },
-    figures: (pairs) => figures.replaceChildren(...pairs.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
-    route(route) {
-      if (route) about.append(h("details", { class: "why" }, h("summary", {}, "Why this worker"), routeView(route)));
-    },
-    /** `id`: of the request. */
-    ended(id) {
+    says: (words) => say(status, words),
+    ended() {
+      draw();
       element.setAttribute("aria-busy", "false");
-      if (reasoning.open && text.textContent) reasoning.open = false;
-      if (!id) return;
-      const details = h("details", {}, h("summary", {}, "Timeline"));
-      details.addEventListener("toggle", async () => {
-        if (!details.open || details.childElementCount > 1) return;
-        details.append(await timeline(id, "api"), h("p", { class: "hint" }, `Request ${id}`));
-      });
-      about.append(details);
+      status.textContent = "";
+      if (turn.reasoning && turn.content) reasoning.open = false;
+      if (turn.failed) element.append(h("p", { class: "failed" }, turn.failed));
+      buttons.hidden = false;
+      if (turn.id) about.append(loaded("Why this worker", () => routeOf(turn.id)), loaded("Timeline", () => timeline(turn.id, "api")),
+        h("p", { class: "hint" }, `Request ${turn.id}`));
     },
-    failed: (message) => element.append(h("p", { class: "failed" }, message)),
     /** Asks for what the tools say; `send` gets it by the calls' order. */
-    askResults(found, send) {
-      const inputs = found.map((call, i) => h("input", { id: `result-${call.id}-${i}` }));
+    askResults(send) {
+      const inputs = turn.calls.map((call, i) => h("input", { id: `result-${call.id}-${i}` }));
       const form = h("form", { class: "results" },
-        found.map((call, i) => [h("label", { for: inputs[i].id }, `Result of ${call.function.name}`), inputs[i]]),
+        turn.calls.map((call, i) => [h("label", { for: inputs[i].id }, `Result of ${call.function.name}`), inputs[i]]),
         h("button", { type: "submit" }, "Send results"));
       form.addEventListener("submit", (event) => {
         event.preventDefault();
@@ -70,16 +77,11 @@ export function answerView(model) {
   };
 }
 
-/** What is measured here, and what the server counted. */
-export function figuresOf({ sent, first, last, usage, finish }) {
-  const rows = [["time to first token", first ? seconds((first - sent) / 1000) : "–"]];
-  if (usage) {
-    const cached = usage.prompt_tokens_details?.cached_tokens ?? 0;
-    const steps = usage.completion_tokens - 1;
-    if (steps > 0 && last > first) rows.push(["tokens a second", ((steps * 1000) / (last - first)).toFixed(1)]);
-    rows.push(["prompt", `${compact(usage.prompt_tokens)} tokens`], ["of these cached", compact(cached)],
-      ["answer", `${compact(usage.completion_tokens)} tokens`]);
-  }
-  if (finish) rows.push(["ended by", finish]);
-  return rows;
+/** Something that is read when it is opened. */
+function loaded(title, load) {
+  const details = h("details", {}, h("summary", {}, title));
+  details.addEventListener("toggle", async () => {
+    if (details.open && details.childElementCount === 1) details.append(await load());
+  });
+  return details;
 }

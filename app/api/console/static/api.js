@@ -9,9 +9,10 @@ export const ROOT = new URL("../..", import.meta.url).pathname.replace(/\/$/, ""
 
 /** The server refused. */
 export class ApiError extends Error {
-  constructor(status, message) {
+  constructor(status, message, code = "") {
     super(message);
     this.status = status;
+    this.code = code;
   }
 }
 
@@ -24,13 +25,13 @@ export async function ask(path, { kind = "api", json, headers = {}, ...options }
   const said = await response.json().catch(() => null);
   const message = said?.error?.message ?? `The server answered ${response.status}.`;
   if (response.status === 401 || (response.status === 403 && kind === "admin")) askForKeys(message);
-  throw new ApiError(response.status, message);
+  throw new ApiError(response.status, message, said?.error?.code);
 }
 
 /** The JSON of an answer. */
 export const read = async (path, options) => (await ask(path, options)).json();
 
-/** The data of a response's server-sent events, parsed. Throws: ApiError, if one tells an error. */
+/** The server-sent events of a response: `{id, data}`, parsed; `data` is null at the end. Throws: ApiError, if one tells an error. */
 export async function* events(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
@@ -40,11 +41,12 @@ export async function* events(response) {
       const ended = text.split("\n\n");
       text = ended.pop();
       for (const event of ended) {
-        const data = event.split("\n").filter((line) => line.startsWith("data: ")).map((line) => line.slice(6)).join("\n");
-        if (!data || data === "[DONE]") continue;
-        const told = JSON.parse(data);
-        if (told.error) throw new ApiError(response.status, told.error.message);
-        yield told;
+        const lines = event.split("\n");
+        const field = (name) => lines.filter((line) => line.startsWith(`${name}: `)).map((line) => line.slice(name.length + 2)).join("\n");
+        if (!field("data")) continue;
+        const data = field("data") === "[DONE]" ? null : JSON.parse(field("data"));
+        if (data?.error) throw new ApiError(response.status, data.error.message, data.error.code);
+        yield { id: field("id"), data };
       }
     }
   } finally {
@@ -59,7 +61,7 @@ export async function watch(path, { kind, signal, show, failed }) {
     try {
       const response = await ask(path, { kind, signal, headers: { accept: "text/event-stream" } });
       failed("");
-      for await (const now of events(response)) show(now);
+      for await (const { data } of events(response)) show(data);
     } catch (error) {
       if (signal.aborted) return;
       failed(error instanceof ApiError ? error.message : "The server does not answer. Trying again.");

@@ -50,5 +50,28 @@ export function problem(text) {
   place.hidden = !text;
 }
 
+/** A button that copies what `textOf` gives. */
+export function copyButton(label, textOf) {
+  const button = h("button", { type: "button", class: "small", "aria-label": label, onclick: async () => {
+    await copy(textOf());
+    button.textContent = "Copied";
+    announce("It is copied.");
+    setTimeout(() => { button.textContent = "Copy"; }, 2000);
+  } }, "Copy");
+  return button;
+}
+
+/** Pages of http on another machine have no `navigator.clipboard`. */
+async function copy(text) {
+  if (navigator.clipboard) return navigator.clipboard.writeText(text);
+  const area = h("textarea", { class: "unseen", $value: text });
+  const before = document.activeElement;
+  (document.querySelector("dialog[open]") ?? document.body).append(area);
+  area.select();
+  document.execCommand("copy");
+  area.remove();
+  before?.focus();
+}
+
 let ids = 0;
 export const newId = (name) => `${name}-${++ids}`;

@@ -3,7 +3,7 @@
 import { read } from "./api.js";
 import { h } from "./dom.js";
 
-const PLAYED = { generate: "chat", image: "pictures" };
+const PLAYED = new Set(["generate", "image", "transcribe"]);
 
 export function modelPicker(changed) {
   const select = h("select", { id: "model", onchange: () => changed(current()) });
@@ -15,12 +15,12 @@ export function modelPicker(changed) {
 
   async function load() {
     const { data } = await read("/v1/models");
-    cards = data.filter((card) => card.task in PLAYED);
+    cards = data.filter((card) => PLAYED.has(card.task));
     const before = select.value;
     select.replaceChildren(...cards.map((card) => h("option", { value: card.id }, card.id)));
     if (cards.some((card) => card.id === before)) select.value = before;
     const others = data.length - cards.length;
-    hint.textContent = others ? `${others} more make no chats and no pictures.` : "";
+    hint.textContent = others ? `Not shown: ${others} without chats, pictures and speech.` : "";
     changed(current());
   }
 

@@ -11,7 +11,7 @@ export function options() {
   const numbers = {
     temperature: number("temperature", "Temperature", { min: 0, max: 2, step: 0.1 }),
     top_p: number("top_p", "Top p", { min: 0, max: 1, step: 0.05 }),
-    max_tokens: number("max_tokens", "Most tokens", { min: 1, step: 1, value: 512 }),
+    max_tokens: number("max_tokens", "Max tokens", { min: 1, step: 1, placeholder: "no limit" }),
     seed: number("seed", "Seed", { step: 1 }),
   };
   const size = h("input", { id: "size", placeholder: "512x512", pattern: "[0-9]+x[0-9]+" });
@@ -21,15 +21,17 @@ export function options() {
     h("label", { for: "system" }, "System message"), system,
     h("div", { class: "pairs" }, Object.values(numbers).map((one) => one.element)),
     h("label", { for: "tools" }, "Tools, as JSON"), tools);
-  const ofPictures = h("div", { class: "pairs", $hidden: true },
+  const ofPictures = h("div", { class: "pairs" },
     h("div", {}, h("label", { for: "size" }, "Size"), size), steps.element, pictureSeed.element);
+  const element = h("details", { class: "options", $open: matchMedia("(min-width: 60rem)").matches },
+    h("summary", {}, "Parameters"), ofChats, ofPictures);
 
   return {
-    element: h("details", { class: "options", $open: matchMedia("(min-width: 60rem)").matches },
-      h("summary", {}, "Parameters"), ofChats, ofPictures),
+    element,
     suit(model) {
-      ofChats.hidden = model?.task === "image";
-      ofPictures.hidden = !ofChats.hidden;
+      ofChats.hidden = model?.task !== "generate";
+      ofPictures.hidden = model?.task !== "image";
+      element.hidden = ofChats.hidden && ofPictures.hidden;
     },
     /** Throws: Error, for tools that are no JSON. */
     ofChat() {
@@ -57,6 +59,6 @@ function parsed(text) {
   try {
     return JSON.parse(text);
   } catch (error) {
-    throw new Error(`The tools are no JSON: ${error.message}`);
+    throw new Error(`The tools are not valid JSON: ${error.message}`);
   }
 }

@@ -1,13 +1,24 @@
-// Why a request was placed where it was: the header x-xylem-route, as bars.
+// Why a request was placed where it was, as bars.
 
+import { read } from "./api.js";
 import { legend, stack } from "./bars.js";
 import { h } from "./dom.js";
 import { count, seconds } from "./format.js";
 
 const PARTS = [["wait", "wait"], ["prefill", "computing the prompt"], ["others", "delay of others"]];
 
+/** Loads it; also shows why there is none. */
+export async function routeOf(id) {
+  try {
+    const { prompts: [{ route }] } = await read(`/requests/${encodeURIComponent(id)}`);
+    return route ? routeView(route) : h("p", {}, "It is not known: another API replica took the answer over.");
+  } catch (error) {
+    return h("p", { class: "failed" }, error.message);
+  }
+}
+
 /** `route`: of one prompt. */
-export function routeView(route) {
+function routeView(route) {
   const candidates = route.candidates ?? [];
   const most = Math.max(...candidates.map(total), 1e-9);
   const rows = candidates.map((one) => candidate(one, one.worker === route.worker && one.rank === route.rank, most, route.policy));

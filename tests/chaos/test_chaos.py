@@ -37,7 +37,7 @@ def test_every_fault_leaves_every_answer_whole(tmp_path: Path) -> None:
         rng = random.Random(1)
         cases = make_cases("mock", 18, rng) + make_structured_cases("mock", 6, rng)
         cases += make_picture_cases("mock", 6, rng)
-        report = asyncio.run(run(fleet, cases, SHORT, seed=1, clients=10))
+        report = asyncio.run(run(fleet, cases, SHORT, seed=1, clients=6))
         assert fleet.redis.keys("xylem:embedding:*"), "encode workers took part"
     check(report, fleet, len(SHORT))
 

@@ -1,0 +1,107 @@
+"""One person's first hour with an installed Xylem, in an empty folder: commands, edits, seconds."""
+
+import json
+import os
+import shlex
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+
+from tests.stack import BIN, free_port, stop, wait_until
+
+_LIMIT_S = 120.0
+
+
+class Effort(NamedTuple):
+    """What an hour took."""
+
+    commands: int
+    edits: int  # files that were written or changed
+    seconds: float
+
+
+class Hour:
+    """What is typed here is counted; what a program of the person's asks is not."""
+
+    def __init__(self, folder: Path, exits: ExitStack) -> None:
+        self.folder, self.port, self.flower_port = folder, free_port(), free_port()
+        self.typed: list[str] = []
+        self._edits: set[str] = set()
+        self._exits, self._began = exits, time.monotonic()
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("XYLEM_")}
+        self._env = kept | {"PATH": f"{BIN}:{kept['PATH']}", "HOME": str(folder), "XDG_DATA_HOME": str(folder / "data")}
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def effort(self) -> Effort:
+        return Effort(len(self.typed), len(self._edits), time.monotonic() - self._began)
+
+    def write(self, name: str, text: str) -> None:
+        """Edits a file of this folder."""
+        self._edits.add(name)
+        (self.folder / name).write_text(text)
+
+    def run(self, command: str, **env: str) -> str:
+        """Types a command, and waits; its output. Raises: AssertionError with it if the command fails."""
+        self.typed.append(command)
+        run = subprocess.run(
+            shlex.split(command), cwd=self.folder, env=self._env | env, check=False, capture_output=True, text=True,
+            timeout=_LIMIT_S,
+        )  # fmt: skip
+        assert run.returncode == 0, f"{command}: {run.stdout}{run.stderr}"
+        return run.stdout
+
+    def start(self, command: str, **env: str) -> "subprocess.Popen[bytes]":
+        """Types a command that goes on until the hour ends. Its output goes to `output` of this folder."""
+        self.typed.append(command)
+        with (self.folder / "output").open("ab") as output:
+            process = subprocess.Popen(
+                shlex.split(command), cwd=self.folder, env=self._env | env, stdout=output, stderr=output,
+                start_new_session=True,
+            )  # fmt: skip
+        self._exits.callback(stop, process)
+        return process
+
+    def serve(self, command: str, **env: str) -> None:
+        """Types `xylem serve` or `xylem up` on free ports, and waits until it says how to ask."""
+        self.start(f"{command} --port {self.port} --flower-port {self.flower_port}", **env)
+        self.until(lambda: "curl -N" in self.output, "how to ask is said")
+
+    def asks(self, model: str) -> None:
+        """Types a request for one token. Raises: AssertionError if none comes."""
+        body = json.dumps({"model": model, "prompt": "Once upon a time", "max_tokens": 1})
+        answer = json.loads(self.run(f"curl -s {self.url}/v1/completions -H content-type:application/json -d '{body}'"))
+        assert answer["usage"]["completion_tokens"] == 1
+
+    @property
+    def output(self) -> str:
+        """The output of what was started."""
+        return (self.folder / "output").read_text()
+
+    def until(self, condition: Callable[[], Any], what: str) -> Any:
+        return wait_until(condition, f"{what}: {self.output[-2000:] if self._started else ''}", _LIMIT_S)
+
+    def ask(self, path: str, key: str = "", **body: Any) -> httpx.Response:
+        """The answer to a program of the person's: a POST if there is a body."""
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        with httpx.Client(base_url=self.url, headers=headers, timeout=_LIMIT_S) as client:
+            return client.post(path, json=body) if body else client.get(path)
+
+    @property
+    def _started(self) -> bool:
+        return (self.folder / "output").exists()
+
+
+@contextmanager
+def hour(folder: Path) -> Iterator[Hour]:
+    """One that begins now; what it started is stopped at its end."""
+    with ExitStack() as exits:
+        yield Hour(folder, exits)

@@ -18,7 +18,7 @@ _LIMIT_S = 120.0
 
 
 class Effort(NamedTuple):
-    """What an hour took."""
+    """Commands, edits and seconds of an hour."""
 
     commands: int
     edits: int  # files that were written or changed
@@ -26,15 +26,19 @@ class Effort(NamedTuple):
 
 
 class Hour:
-    """What is typed here is counted; what a program of the person's asks is not."""
+    """Counts what is typed here, but not what a program of the person's asks."""
 
     def __init__(self, folder: Path, exits: ExitStack) -> None:
         self.folder, self.port, self.flower_port = folder, free_port(), free_port()
         self.typed: list[str] = []
         self._edits: set[str] = set()
         self._exits, self._began = exits, time.monotonic()
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("XYLEM_")}
-        self._env = kept | {"PATH": f"{BIN}:{kept['PATH']}", "HOME": str(folder), "XDG_DATA_HOME": str(folder / "data")}
+        inherited_env = {name: value for name, value in os.environ.items() if not name.startswith("XYLEM_")}
+        self._env = inherited_env | {
+            "PATH": f"{BIN}:{inherited_env['PATH']}",
+            "HOME": str(folder),
+            "XDG_DATA_HOME": str(folder / "data"),
+        }
 
     @property
     def url(self) -> str:
@@ -102,6 +106,6 @@ class Hour:
 
 @contextmanager
 def hour(folder: Path) -> Iterator[Hour]:
-    """One that begins now; what it started is stopped at its end."""
+    """Begins one; at its end, what it started is stopped."""
     with ExitStack() as exits:
         yield Hour(folder, exits)

@@ -1,4 +1,4 @@
-"""What each of the six does, as its guide says it."""
+"""Steps of each of the six, as its guide says them."""
 
 import sys
 from collections.abc import Callable

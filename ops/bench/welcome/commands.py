@@ -9,7 +9,7 @@ from typing import Any
 import typer.main
 from click import Command, Group
 
-from app.cli.main import app
+from app.cli.main import cli
 from ops.bench.parts import Say
 from ops.bench.size import Size
 from tests.stack import BIN
@@ -19,7 +19,7 @@ def commands(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """Measures `--help` of every command, each at its best of some: the slowest one is told, ms."""
     del directory
     times_ms: list[float] = []
-    for names in _names(typer.main.get_command(app)):
+    for names in _names(typer.main.get_command(cli)):
         say(f"xylem {' '.join(names)} --help")
         times_ms.append(min(_help_ms(names) for _ in range(size.of(5, 2, 1))))
     return {"help_ms": max(times_ms), "help_ms_values": times_ms}

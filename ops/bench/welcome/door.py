@@ -1,4 +1,4 @@
-"""What a newcomer types until a first token of a model in a folder, and how soon the mock engine is ready."""
+"""Commands until a first token of a model in a folder, and seconds until the mock engine is ready."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

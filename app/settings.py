@@ -209,6 +209,9 @@ class Settings(BaseSettings):
     grpc_port: Annotated[int, Field(ge=0, le=65535)] | None = None
     # The key of the endpoints under /admin. Without one they answer on loopback only, so set one behind a proxy.
     admin_key: Annotated[SecretStr, Field(min_length=1)] | None = None
+    # A key for the same, which `xylem up` makes for the link that signs in to the console, where there is no
+    # XYLEM_ADMIN_KEY. Others than it are answered as without it.
+    sign_in_key: Annotated[SecretStr, Field(min_length=1)] | None = None
     require_keys: bool = False  # whether clients need an API key, as `xylem keys` makes them, or a token of the issuer
     # An OpenID Connect issuer, `https://login.example/realms/a` (`http://` on loopback only): its tokens (JWT) serve in
     # place of API keys. Needs XYLEM_REQUIRE_KEYS and an audience. None: there is none.
@@ -461,6 +464,10 @@ class Settings(BaseSettings):
     @property
     def intervals(self) -> Intervals:
         return Intervals(self.heartbeat_s, self.api_ttl_s)
+
+    @property
+    def admin_keys(self) -> tuple[SecretStr, ...]:
+        return tuple(key for key in (self.admin_key, self.sign_in_key) if key is not None)
 
     @property
     def records_usage(self) -> bool:

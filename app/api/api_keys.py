@@ -2,7 +2,7 @@
 
 import hashlib
 import hmac
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from pydantic import SecretStr
@@ -67,12 +67,12 @@ def _first(path: str) -> str:
 
 class ApiKeys(Directory):
     def __init__(
-        self, wire: Wire, keys: Keys, admin_key: SecretStr | None = None, login: "Login | None" = None
+        self, wire: Wire, keys: Keys, admin_keys: Sequence[SecretStr] = (), login: "Login | None" = None
     ) -> None:
         """`login`: takes tokens of an issuer in place of keys."""
         super().__init__(wire, keys)
         self._login = login
-        self._admin_key = admin_key.get_secret_value().encode() if admin_key is not None else None
+        self._admin_keys = [key.get_secret_value().encode() for key in admin_keys]
         self._by_token: dict[bytes, Client] = {}  # by the token's digest
         self._tokens_of: Registry = self.registry  # that these clients are of
         self._noted: set[KeyId] = set()  # owners by tokens that are in `keys:owners`
@@ -169,7 +169,7 @@ class ApiKeys(Directory):
         return client
 
     def _is_admin(self, credential: bytes) -> bool:
-        return self._admin_key is not None and hmac.compare_digest(credential, self._admin_key)
+        return any(hmac.compare_digest(credential, key) for key in self._admin_keys)
 
     def key(self, scope: Scope) -> ApiKey | None:
         """The key that `check` found; None: there was none."""

@@ -148,7 +148,7 @@ def create_app(settings: Settings | None = None, leaving: asyncio.Event | None =
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         login = login_of(settings)
         async with running(deployment, elsewhere=True) as core:
-            api_keys = ApiKeys(core.wire, core.keys, settings.admin_key, login)
+            api_keys = ApiKeys(core.wire, core.keys, settings.admin_keys, login)
             ledger = Ledger(core.wire, core.keys, core.dispatcher.api, api_keys)
             most = settings.keep_bytes_per_key, settings.keep_bytes
             tells = settings.webhook_url is not None
@@ -251,7 +251,7 @@ def create_app(settings: Settings | None = None, leaving: asyncio.Event | None =
     app.include_router(repository_routes.changes)
     _include(app, admin, erasures, loras, pool_state, prefixes, tenants, spending, usage_reports, fleet)
     if settings.console:
-        app.include_router(console(settings.root_path))
+        app.include_router(console(settings))
     handlers: dict[str, Handler] = {
         CHAT.path: partial(completions.handle, CHAT),
         TEXT.path: partial(completions.handle, TEXT),

@@ -8,13 +8,14 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
+from pydantic import SecretStr
 from rich.table import Table
 
 from app.addresses.redis_url import without_password
 from app.cli import probes, stack
 from app.cli.following import Following, reader
 from app.cli.report import out
-from app.cli.running_system import REDIS_URL
+from app.cli.running_system import REDIS_URL, SIGN_IN_KEY
 from app.cli.supervisor import Supervisor
 from app.ids import PoolId
 from app.messages.kinds import Task
@@ -52,6 +53,9 @@ def launch(
     os.umask(0o077)  # what clients sent lies in files of these processes
     run_dir.mkdir(parents=True, exist_ok=True)
     run_dir.chmod(0o700)  # it may have been made before
+    if settings.console and not settings.admin_keys:
+        key = SecretStr(stack.sign_in_key(run_dir / SIGN_IN_KEY))
+        settings = settings.model_copy(update={"sign_in_key": key})
     with Supervisor(logs, verbose=verbose) as supervisor:
         if embedded:
             url = f"redis://:{token_hex(32)}@127.0.0.1:{probes.free_port()}/0"
@@ -97,7 +101,8 @@ def _welcome(settings: Settings, flower_port: int, names: Mapping[str, Task], lo
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_row("API", f"{url}/v1")
     if settings.console:
-        table.add_row("console", f"{url}/console")
+        key = settings.sign_in_key
+        table.add_row("console", f"{url}/console" + (f"#admin-key={key.get_secret_value()}" if key else ""))
     table.add_row("docs", f"{url}/docs")
     table.add_row("Flower", f"http://127.0.0.1:{flower_port}")
     table.add_row("Redis", f"its URL is in {redis_url}" if own else redis_url)
@@ -107,9 +112,9 @@ def _welcome(settings: Settings, flower_port: int, names: Mapping[str, Task], lo
         table.add_row("keys", f"{where} xylem keys create NAME")
     talk = f"  (or talk: xylem chat --url {url})" if "generate" in names.values() else ""
     out.print("\n", table, f"\n[bold]Try:[/]{talk}\n", sep="")
-    key = " -H 'Authorization: Bearer KEY'" if settings.require_keys else ""
+    bearer = " -H 'Authorization: Bearer KEY'" if settings.require_keys else ""
     for name, task in names.items():
-        out.print(f"curl -N {url}{_example(task, name)}{key}\n", markup=False, soft_wrap=True)
+        out.print(f"curl -N {url}{_example(task, name)}{bearer}\n", markup=False, soft_wrap=True)
 
 
 def names_to_try(pools_file: PoolsFile) -> dict[str, Task]:

@@ -6,6 +6,7 @@ if TYPE_CHECKING:
     from app.settings import Settings
 
 REDIS_URL = "redis_url"  # the file of a run's folder that has the embedded Valkey's URL, with its password
+SIGN_IN_KEY = "admin-key"  # the file there that has the key of the console's link
 
 
 def command_settings() -> "Settings":

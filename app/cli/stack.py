@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from secrets import token_urlsafe
 from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 
@@ -61,10 +62,21 @@ def model(dest: Path) -> Component:
     return Component("model", argv, os.environ, lambda _: True, _WORKERS)
 
 
+def sign_in_key(file: Path) -> str:
+    """The key of the console's link, made once: a bookmark of it stays good."""
+    if not file.exists():
+        file.touch(0o600)
+        file.write_text(token_urlsafe(16))
+    return file.read_text()
+
+
 def api(settings: Settings, env: Mapping[str, str]) -> Component:
+    """The only process with the key of the console's link."""
     argv = [sys.executable, "-m", "app.cli", "api"]
     url, drain_s = f"{base_url(settings)}/live", min(settings.drain_timeout_s, _API_DRAIN_S)
     env = {**env, "XYLEM_DRAIN_TIMEOUT_S": str(drain_s)}
+    if settings.sign_in_key is not None:
+        env["XYLEM_SIGN_IN_KEY"] = settings.sign_in_key.get_secret_value()
     return Component("api", argv, env, lambda _: probes.http_ok(url), _API_AND_FLOWER)
 
 

@@ -65,8 +65,14 @@ def test_up_serves_chats_and_stops_on_ctrl_c(system: System) -> None:
     assert httpx.get(f"http://127.0.0.1:{system.flower_port}/healthcheck").is_success
 
     console = f"http://127.0.0.1:{system.port}/console"
-    assert console in system.output.read_text()
-    assert "Xylem" in httpx.get(console).text
+    link = next(word for word in system.output.read_text().split() if word.startswith(console))
+    assert "Xylem" in httpx.get(link).text
+    file = system.home / "run" / str(system.port) / "admin-key"
+    assert link == f"{console}#admin-key={file.read_text()}"
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert all(file.read_text() not in log.read_text() for log in (file.parent / "logs").iterdir())
+    page = {"origin": f"http://127.0.0.1:{system.port}", "authorization": f"Bearer {file.read_text()}"}
+    assert httpx.patch(f"{page['origin']}/admin/prices", json={"prices": {}}, headers=page).status_code == 200
 
     (line,) = (line for line in system.output.read_text().splitlines() if line.startswith("curl"))
     output = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, check=True).stdout

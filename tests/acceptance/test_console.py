@@ -23,7 +23,9 @@ PAGES = ("/console", "/console/fleet", "/console/batches", "/console/tenants")
 expect.set_options(timeout=60_000)
 
 
-served = served_by({POOL: mock_pool(step_ms=20.0)}, {"w1": POOL, "w2": POOL, "batch": "batch"})
+served = served_by(
+    {POOL: mock_pool(step_ms=20.0)}, {"w1": POOL, "w2": POOL, "batch": "batch"}, XYLEM_SIGN_IN_KEY="a-link"
+)
 
 
 @pytest.fixture
@@ -208,6 +210,32 @@ def test_keys_are_asked_for_and_kept_in_the_tab_only(browser: Browser, served: S
         ]
         # The browser itself reports each refusal.
         console_tab.wrong[:] = [fault for fault in console_tab.wrong if "401" not in fault and "403" not in fault]
+
+
+def test_a_link_signs_in_and_its_key_leaves_the_address_bar(browser: Browser, served: Stack, locked: str) -> None:
+    """The key is in no request's path and so in no log; the page that the link names may change things."""
+    with tab(browser, locked) as console_tab:
+        page = console_tab.page
+        console_tab.go("/console/tenants#admin-key=sesame")
+        expect(page.locator(".card").first).to_be_visible()
+        expect(page.get_by_role("dialog")).to_have_count(0)
+        assert page.url == f"{locked}/console/tenants"
+        assert page.evaluate("history.length") <= 2
+        page.get_by_label("Name", exact=True).fill("by-link")
+        page.get_by_role("button", name="Make the key").click()
+        expect(page.locator("pre")).to_contain_text("xyl-")
+        # The browser itself reports that there is no database of usage.
+        console_tab.wrong[:] = [fault for fault in console_tab.wrong if "503" not in fault]
+    assert "sesame" not in served.log("locked")
+
+
+def test_the_key_of_a_link_opens_admin_endpoints_to_web_pages(served: Stack) -> None:
+    """A page without it may not change anything, and commands on this machine may, as before."""
+    url, page = f"{served.url}/admin/pools/{POOL}/limits", {"origin": served.url}
+    assert httpx.patch(url, json={}, headers=page).status_code == 403
+    assert "the link that `xylem up` prints" in httpx.patch(url, json={}, headers=page).text
+    assert httpx.patch(url, json={}, headers=page | {"authorization": "Bearer a-link"}).status_code == 200
+    assert httpx.patch(url, json={}).status_code == 200
 
 
 def test_a_live_list_of_batches_ends_with_its_key(served: Stack, locked: str) -> None:

@@ -141,6 +141,11 @@ def test_the_message_box_is_in_view_on_every_screen(browser: Browser, served: St
         assert one.page.evaluate("document.documentElement.scrollHeight") <= height
 
 
+def test_no_key_is_asked_for_where_none_is_looked_at(opened: Tab) -> None:
+    play(opened)
+    expect(opened.page.get_by_role("button", name="Keys")).not_to_be_visible()
+
+
 def test_markdown_becomes_elements_and_never_markup(opened: Tab) -> None:
     play(opened)
     ask(opened, "about rivers")

@@ -7,6 +7,8 @@ from typing import NamedTuple
 from fastapi import APIRouter, HTTPException, Request
 from starlette.responses import Response
 
+from app.settings import Settings
+
 _HEADERS = {
     # Nothing from elsewhere, nothing inline, no frame around it. Pictures and sound of chats are data: and blob: URLs.
     "content-security-policy": (
@@ -34,21 +36,28 @@ class _Asset(NamedTuple):
         return Response(self.body, media_type=self.kind, headers=headers)
 
 
-def _read(root: str) -> dict[str, _Asset]:
+def _read(settings: Settings) -> dict[str, _Asset]:
     assets = {}
     for file in (files(__package__) / "static").iterdir():
         _, dot, ending = file.name.rpartition(".")
         if kind := _KINDS.get(dot + ending):
             body = file.read_bytes()
             if ending == "html":
-                body = body.replace(b'="/console', f'="{root}/console'.encode())
+                body = body.replace(b'="/console', f'="{settings.root_path}/console'.encode())
+                body = body.replace(b'data-keys=""', f'data-keys="{_keys(settings)}"'.encode())
             assets[file.name] = _Asset(body, kind, f'"{hashlib.sha256(body).hexdigest()[:16]}"')
     return assets
 
 
-def console(root: str) -> APIRouter:
-    """The routes of the console's files, below /console. `root`: the path below which browsers see the API."""
-    assets = _read(root)
+def _keys(settings: Settings) -> str:
+    """The kinds of keys that are of any use: the pages ask for no other."""
+    admins = bool(settings.admin_keys) or settings.oidc_admin is not None
+    return " ".join([*(["api"] if settings.require_keys else []), *(["admin"] if admins else [])])
+
+
+def console(settings: Settings) -> APIRouter:
+    """The routes of the console's files, below /console."""
+    assets = _read(settings)
     router = APIRouter(prefix="/console", include_in_schema=False)
 
     async def page(request: Request) -> Response:

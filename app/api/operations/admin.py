@@ -37,15 +37,16 @@ async def authorise(state: ApiState, scope: Scope) -> None:
         headers = {name.decode("latin-1") for name, _ in scope["headers"]}
         if state.settings.admin_key is not None or state.api_keys.issues_admins:
             raise Forbidden("Admin endpoints need 'Authorization: Bearer <XYLEM_ADMIN_KEY>', or it as 'x-api-key'.")
+        with_link = ", or the link that `xylem up` prints" if state.settings.sign_in_key is not None else ""
         if not state.settings.on_loopback:
             raise Forbidden(
                 "Admin endpoints are off: others than this machine may reach them (XYLEM_HOST, XYLEM_TRUSTED_PROXIES), "
-                "and XYLEM_ADMIN_KEY is not set."
+                f"and XYLEM_ADMIN_KEY is not set. They need it{with_link}."
             )
         if not _BY_PROXIES.isdisjoint(headers):  # its client may be anywhere
-            raise Forbidden("Requests that come through a proxy to admin endpoints need XYLEM_ADMIN_KEY to be set.")
+            raise Forbidden(f"Requests through a proxy to admin endpoints need XYLEM_ADMIN_KEY to be set{with_link}.")
         if "origin" in headers:  # any web page in a browser on this machine
-            raise Forbidden("Requests of web pages to admin endpoints need XYLEM_ADMIN_KEY to be set.")
+            raise Forbidden(f"Requests of web pages to admin endpoints need XYLEM_ADMIN_KEY to be set{with_link}.")
         who = "loopback"
     scope[WHO] = who
 

@@ -24,7 +24,7 @@ export async function ask(path, { kind = "api", json, headers = {}, ...options }
   if (response.ok) return response;
   const said = await response.json().catch(() => null);
   const message = said?.error?.message ?? `The server answered ${response.status}.`;
-  if (response.status === 401 || (response.status === 403 && kind === "admin")) askForKeys(message);
+  if (response.status === 401 || (response.status === 403 && kind === "admin")) askForKeys(kind, message);
   throw new ApiError(response.status, message, said?.error?.code);
 }
 

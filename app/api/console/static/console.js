@@ -3,7 +3,7 @@
 
 import { ROOT } from "./api.js";
 import { problem } from "./dom.js";
-import { askForKeys } from "./keys.js";
+import { showButton, signIn } from "./keys.js";
 import { page as play } from "./play.js";
 
 const PAGES = {
@@ -51,5 +51,7 @@ window.addEventListener("xylem-keys", () => {
   shown?.hide();
   shown?.show();
 });
-document.getElementById("keys").addEventListener("click", () => askForKeys());
+window.addEventListener("hashchange", signIn);
+showButton(document.getElementById("keys"));
+signIn();
 show(location.pathname);

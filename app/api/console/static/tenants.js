@@ -30,7 +30,7 @@ export function page() {
       const [tenants, keys, spending] = await Promise.all([
         read("/admin/tenants", admin), read("/admin/keys", admin), read("/admin/spending", admin),
       ]);
-      const hours = spending.usage_recorded ? await read(`/admin/usage?group_by=tenant,hour&from=${from}`, admin) : null;
+      const hours = spending.usage_recorded ? await read(`/admin/usage?group_by=tenant,hour&from=${from}`, admin).catch(() => null) : null;
       update(tenants.data, keys.data, spending, hours, from);
       problem("");
     } catch (error) {
@@ -44,7 +44,7 @@ export function page() {
     const latest = lastHour(hours?.data ?? []);
     const used = [...latest.values()].reduce((sum, engine_s) => sum + engine_s, 0);
     say(summary, `${tenants.length} tenants with ${keys.length} keys. `
-      + (hours ? `Usage of the hours since ${date(from)}.` : "Usage is not recorded: XYLEM_USAGE."));
+      + (hours ? `Usage of the hours since ${date(from)}.` : "No usage is shown: `xylem usage write` does not run, or XYLEM_USAGE is off."));
     keyed(cards, tenants.map((tenant) => ({
       tenant,
       keys: keys.filter((key) => key.tenant === tenant.name),

@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.client import HERE, Key, Url, checked, connected
-from app.cli.lines import endpoint_of, labels, upload
+from app.cli.batch_run.command import run
+from app.cli.client import HERE, ApiError, Key, Url, checked, connected
+from app.cli.lines import check_order, endpoint_of, labels, upload
 from app.cli.outcome import report, save
 from app.cli.report import err, listing, out, refuse
 from app.cli.waiting import await_end
@@ -23,6 +24,9 @@ Errors = Annotated[Path | None, typer.Option("--errors", help="File for the erro
 Wait = Annotated[
     bool, typer.Option("--wait", help="Wait until it has ended; exit code 1 unless it completed and no line failed.")
 ]
+
+
+batch.command()(run)
 
 
 @batch.command()
@@ -42,9 +46,11 @@ def submit(
     """Upload a file and have its requests answered. Prints the batch's id."""
     if (output or errors) and not wait:
         refuse("--output and --errors need --wait; without it: xylem batch results")
-    order = {"endpoint": endpoint or endpoint_of(file), "completion_window": window, "metadata": labels(metadata or [])}
+    endpoint = endpoint or endpoint_of(file)
+    check_order(endpoint, window)
+    order = {"endpoint": endpoint, "completion_window": window, "metadata": labels(metadata or [])}
     with connected(url, key) as client:
-        new_batch = checked(client.post(PATH, json=order | {"input_file_id": upload(client, file)}))
+        new_batch = _begun(client, order | {"input_file_id": upload(client, file)})
         typer.echo(new_batch["id"])  # and nothing else to stdout, so that scripts can take it
         if wait:
             _wait_and_save(client, new_batch["id"], output, errors)
@@ -109,6 +115,15 @@ def pause(id_: Id, url: Url = HERE, key: Key = None) -> None:
 def resume(id_: Id, url: Url = HERE, key: Key = None) -> None:
     """Resume a paused batch."""
     _post(url, key, id_, "resume")
+
+
+def _begun(client: Any, order: dict[str, Any]) -> Any:
+    """The new batch. A file that it was refused for is not left behind."""
+    try:
+        return checked(client.post(PATH, json=order))
+    except ApiError:
+        client.delete(f"/v1/files/{order['input_file_id']}")
+        raise
 
 
 def _post(url: str, key: str | None, id_: str, action: str) -> None:

@@ -19,6 +19,11 @@ HERE = "http://127.0.0.1:8000"
 class ApiError(Exception):
     """The API refused."""
 
+    def __init__(self, message: str, status: int = 0) -> None:
+        """`status`: of HTTP; 0: it came amid a stream."""
+        super().__init__(message)
+        self.status = status
+
 
 @contextmanager
 def connected(url: str, key: str | None) -> Iterator[Any]:
@@ -39,7 +44,7 @@ def connected(url: str, key: str | None) -> Iterator[Any]:
 def checked(response: Any) -> Any:
     """The JSON of a response. Raises: ApiError."""
     if response.is_error:
-        raise ApiError(reason(response))
+        raise ApiError(reason(response), response.status_code)
     return response.json()
 
 

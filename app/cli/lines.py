@@ -32,6 +32,20 @@ def _url(raw: bytes) -> str | None:
     return url if isinstance(url, str) else None
 
 
+def check_order(endpoint: str, window: str) -> None:
+    """Refuses what no batch may have, before anything is uploaded."""
+    from app.batch.input_line import ENDPOINTS
+    from app.batch.window import read_window
+    from app.errors import RequestError
+
+    if endpoint not in ENDPOINTS:
+        refuse(f"a batch can be for {', '.join(ENDPOINTS)}, not for '{endpoint[:100]}'")
+    try:
+        read_window(window)
+    except RequestError as exc:
+        refuse(exc.message)
+
+
 def labels(pairs: list[str]) -> dict[str, str] | None:
     """The metadata that `K=V` arguments give; None without any."""
     for pair in pairs:

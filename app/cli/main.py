@@ -10,6 +10,7 @@ from app.cli.api import api
 from app.cli.batch import batch
 from app.cli.chat import chat
 from app.cli.doctor import doctor
+from app.cli.files import files
 from app.cli.keys import keys
 from app.cli.lora import lora
 from app.cli.models import models, pull
@@ -64,6 +65,7 @@ cli.command()(models)
 cli.add_typer(keys)
 cli.add_typer(tenants)
 cli.add_typer(batch)
+cli.add_typer(files)
 cli.add_typer(lora)
 cli.add_typer(planner)
 cli.add_typer(usage)

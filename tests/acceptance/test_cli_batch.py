@@ -187,8 +187,8 @@ def test_what_cannot_be_done_is_said_in_one_line(served: Stack, lines: Path, tmp
         (("submit", str(empty)), 2, "or give --endpoint"),
         (("submit", str(lines), "--output", "x"), 2, "--output and --errors need --wait"),
         (("submit", str(lines), "--metadata", "x"), 2, "--metadata x: has to be K=V"),
-        (("submit", str(lines), "--window", "1w"), 1, "'1w' is no 'completion_window'"),
-        (("submit", str(lines), "--endpoint", "/v1/images"), 1, "'/v1/images'"),
+        (("submit", str(lines), "--window", "1w"), 2, "'1w' is no 'completion_window'"),
+        (("submit", str(lines), "--endpoint", "/v1/images"), 2, "'/v1/images'"),
         (("submit", str(large)), 1, f"over the limit of {LIMIT} bytes"),
         (("status", "batch_unknown"), 1, "No batch found with id 'batch_unknown'."),
         (("results", "batch_unknown"), 1, "No batch found"),
@@ -198,6 +198,16 @@ def test_what_cannot_be_done_is_said_in_one_line(served: Stack, lines: Path, tmp
         assert outcome[2].startswith("xylem: ")
         assert reason in outcome[2]
         assert outcome[2].count("\n") == 1
+
+
+def test_a_file_whose_batch_is_refused_is_not_left_behind(served: Stack, lines: Path) -> None:
+    def files() -> int:
+        return len(httpx.get(f"{served.url}/v1/files").json()["data"])
+
+    before = files()
+    code, _, why = xylem(served, "submit", str(lines), "--metadata", f"{'x' * 65}=1")
+    assert (code, files()) == (1, before), why
+    assert "metadata" in why
 
 
 def test_without_a_server_it_is_said_how_to_start_one(served: Stack, lines: Path) -> None:

@@ -149,7 +149,7 @@ def test_a_model_says_what_it_can_and_what_its_defaults_are(served: Stack, clien
     card = client.models.retrieve(MODEL)
     fields = card.to_dict()
     (entry,) = client.models.list()
-    assert fields.keys() - entry.to_dict().keys() == {"pools", "chat_template_kwargs", "reasoning_efforts"}
+    assert fields.keys() - entry.to_dict().keys() == {"pools", "price", "chat_template_kwargs", "reasoning_efforts"}
     assert fields == fields | entry.to_dict()
     assert (fields["max_model_len"], fields["dialect"], fields["sampling_defaults"]) == (8192, "qwen3", DEFAULTS)
     assert fields["capabilities"] == {

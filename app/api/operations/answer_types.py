@@ -52,6 +52,15 @@ class ServedBy(TypedDict, closed=True):
     capabilities: EngineAbilities
 
 
+class ModelPrice(TypedDict, closed=True):
+    """Money for a million tokens, and for one picture; `xylem tenants prices` sets it."""
+
+    input: float
+    cached_input: float | None  # null: as `input`
+    output: float
+    image: float
+
+
 class ModelCard(TypedDict, closed=True):
     id: str
     object: Literal["model"]
@@ -68,6 +77,7 @@ class ModelCard(TypedDict, closed=True):
     alias: NotRequired[Alias]  # what the name stands for, if it is no model's own
     pipeline: NotRequired[list[str]]  # the models of its stages, if the name is a pipeline's
     pools: NotRequired[list[ServedBy]]  # not in the list of models
+    price: NotRequired[ModelPrice | None]  # null: it has none; not in the list of models
 
 
 class AdapterCard(TypedDict, closed=True):

@@ -14,7 +14,16 @@ from app.anthropic.answer_types import AnthropicModel, AnthropicModels
 from app.anthropic.model_cards import anthropics_card, anthropics_list
 from app.api.http.answered import TEXT, answers
 from app.api.http.error_shape import is_anthropics
-from app.api.operations.answer_types import Live, ModelCard, ModelList, Readiness, ScrapeTarget, ServedBy, Version
+from app.api.operations.answer_types import (
+    Live,
+    ModelCard,
+    ModelList,
+    ModelPrice,
+    Readiness,
+    ScrapeTarget,
+    ServedBy,
+    Version,
+)
 from app.api.operations.deployment_metrics import DeploymentMetrics
 from app.api.state import ApiState, state_of
 from app.dispatch.models.models import Model
@@ -26,7 +35,7 @@ from app.messages.media import MediaKind
 from app.openai.efforts import known_efforts
 from app.openai.template_habits import settable
 from app.tenants.limits import may_ask
-from app.tenants.records import Client
+from app.tenants.records import Client, decode_price
 
 router = APIRouter(tags=["service"])
 _JSON = "application/json"
@@ -127,6 +136,7 @@ async def show_model(request: Request, name: str) -> ModelCard | Response:
         efforts = await asyncio.to_thread(known_efforts, tokenizer) if generates else []
         card["reasoning_efforts"] = efforts
     card["pools"] = await _served_by(state, pools)
+    card["price"] = await _price(state, state.aliases.primary(name), model.parent)
     return card
 
 
@@ -169,6 +179,18 @@ async def _served_by(state: ApiState, names: Sequence[PoolId]) -> list[ServedBy]
             }
         )
     return cards
+
+
+async def _price(state: ApiState, name: str, parent: str | None) -> ModelPrice | None:
+    """The price by which its requests are charged; None if Redis is away."""
+    try:
+        (raw,) = await state.wire.execute([("HMGET", state.keys.prices(), name, parent or name)])
+    except StoreDown:
+        return None
+    price = next((decode_price(one) for one in raw if one), None)
+    if price is None:
+        return None
+    return {"input": price.input, "cached_input": price.cached_input, "output": price.output, "image": price.image}
 
 
 @router.get("/live")

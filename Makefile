@@ -139,7 +139,7 @@ lock: .venv/.dev ## resolve requirements/*.txt anew from pyproject.toml
 		>.xylem/constraints.txt # these the engines pin themselves
 	$(FOR_ENGINE) --extra sglang -o requirements/sglang.txt
 	$(subst 3.11,3.12,$(FOR_ENGINE)) --extra trtllm --overrides requirements/trtllm-overrides.txt -o requirements/trtllm.txt
-	for list in clients conformance; do \
+	for list in clients examples conformance; do \
 		$(subst pyproject.toml,requirements/$$list.in,$(UV_COMPILE)) -o requirements/$$list.txt || exit; \
 	done
 	for list in sglang-cpu images; do \

@@ -1,35 +1,35 @@
-"""Installs the clients into an environment of their own, apart from ours."""
+"""Installs the clients into environments of their own, apart from ours."""
 
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 
-from ops.clients.tried import PACKAGES, REQUIREMENTS
+from ops.clients.tried import LISTS, Place
 from ops.installing import command, new_environment, unless_same
 
 HOME = Path(".xylem/clients").resolve()
-PYTHON = HOME / "venv" / "bin" / "python"
-NPM_BIN = HOME / "npm" / "node_modules" / ".bin"
+PYTHON = {place: HOME / place / "bin" / "python" for place in LISTS} | {"npm": HOME / "clients" / "bin" / "python"}
+NPM = HOME / "npm"
+NPM_BIN = NPM / "node_modules" / ".bin"
 
 
-def install(npm: bool) -> None:
+def install(place: Place) -> None:
     """Installs from PyPI or npm, unless these versions are installed. Raises: Unavailable with the reason."""
-    requirements, marker = (
-        (PACKAGES, HOME / "npm" / "installed.json") if npm else (REQUIREMENTS, HOME / "venv" / "installed.txt")
-    )
-    unless_same(requirements, marker, _npm if npm else _python)
+    fetch, marker = (_npm, "installed.json") if place == "npm" else (partial(_python, place), "installed.txt")
+    unless_same(LISTS[place], HOME / place / marker, fetch)
 
 
-def _python() -> None:
-    new_environment(HOME / "venv")
+def _python(place: Place) -> None:
+    new_environment(HOME / place)
     uv = str(Path(sys.executable).parent / "uv")
-    command(uv, "pip", "install", "--quiet", "--no-deps", "--python", str(PYTHON), "--requirement", str(REQUIREMENTS))
+    python, packages = str(PYTHON[place]), str(LISTS[place])
+    command(uv, "pip", "install", "--quiet", "--no-deps", "--python", python, "--requirement", packages)
 
 
 def _npm() -> None:
-    folder = HOME / "npm"
-    folder.mkdir(parents=True, exist_ok=True)
-    shutil.copy(PACKAGES, folder / "package.json")
-    command("npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder))
+    NPM.mkdir(parents=True, exist_ok=True)
+    shutil.copy(LISTS["npm"], NPM / "package.json")
+    command("npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(NPM))
     # npm may not run a package's install scripts.
-    command("node", str(folder / "node_modules" / "@anthropic-ai" / "claude-code" / "install.cjs"))
+    command("node", str(NPM / "node_modules" / "@anthropic-ai" / "claude-code" / "install.cjs"))

@@ -26,6 +26,7 @@ PLAYS = {
     "Look at the note": "<think>Look.</think>" + _call("exec_command", cmd="echo $((40+2)) is in the note"),
     "Report on Rome": "<think>A tool knows.</think>" + _call("get_weather", city="Rome"),
     "Run the note": _call("Bash", command="echo $((40+2)) is in the note", description="Reads it."),
+    "Tell me about Paris": json.dumps({"name": "Paris", "people": 2_100_000}),  # of examples/
     "weather in Paris": "<think>A tool knows.</think>Let me see." + _call("get_weather", city="Paris"),
     # Questions of llm-comply.
     "15 * 37": "<think>15 * 37 = 555</think>It is 555.",
@@ -36,8 +37,9 @@ PLAYS = {
 def served(
     run_dir: Path, model: str = "mock", grpc_port: int | None = None, *, another: bool = False
 ) -> AbstractContextManager[System]:
-    """One worker, and with `grpc_port` one more, that embeds. Coding agents send prompts of 30,000 tokens.
+    """One worker, and with `grpc_port` one more, that embeds, and a batch worker.
 
+    Coding agents send prompts of 30,000 tokens.
     `another`: with a second model, so that requests have to name theirs.
 
     Raises: Unavailable.
@@ -51,4 +53,4 @@ def served(
     if grpc_port is None:
         return xylem(run_dir, pool, 1)
     pools = {"decode-pool-a": pool, "embed-pool": {"model": "embedder", "engine": "mock", "task": "embed"}}
-    return fleet(run_dir, pools, dict.fromkeys(pools, 1), more_env={"XYLEM_GRPC_PORT": str(grpc_port)})
+    return fleet(run_dir, pools, dict.fromkeys(pools, 1), batch=1, more_env={"XYLEM_GRPC_PORT": str(grpc_port)})

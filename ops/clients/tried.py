@@ -5,20 +5,35 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 HERE = Path(__file__).parent
-REQUIREMENTS = HERE.parents[1] / "requirements" / "clients.txt"
-PACKAGES = HERE / "package.json"
+ROOT = HERE.parents[1]
+Place = Literal["clients", "examples", "npm"]
+# What each environment has: lists of packages from PyPI, of which some need other versions of the same, and npm's.
+LISTS: Mapping[Place, Path] = {
+    "clients": ROOT / "requirements" / "clients.txt",
+    "examples": ROOT / "requirements" / "examples.txt",
+    "npm": HERE / "package.json",
+}
 
 
 @dataclass(frozen=True)
 class Client:
     """One script, run by the clients' own Python; `package`: the package whose version is reported."""
 
-    script: str
+    script: str  # with_<script>.py, or a file of examples/
     package: str
     tried: str
-    npm: bool = False
+    place: Place = "clients"
+
+    @property
+    def path(self) -> Path:
+        return ROOT / "examples" / self.script if "." in self.script else HERE / f"with_{self.script}.py"
+
+    @property
+    def version(self) -> str:
+        return pinned(self.place)[self.package]
 
 
 CLIENTS = (
@@ -39,11 +54,27 @@ CLIENTS = (
         "agents with `function_tool` and `output_type`, whole and streamed; chat and Responses",
     ),
     Client("tritonclient", "tritonclient", "infers, streams and embeds, over HTTP and gRPC; metadata; an error"),
-    Client("codex", "@openai/codex", "`codex exec` with a command that it runs; Responses", npm=True),
-    Client("claude_code", "@anthropic-ai/claude-code", "`claude -p` with a command that it runs; Messages", npm=True),
+    Client("codex", "@openai/codex", "`codex exec` with a command that it runs; Responses", place="npm"),
+    Client(
+        "claude_code", "@anthropic-ai/claude-code", "`claude -p` with a command that it runs; Messages", place="npm"
+    ),
+)
+
+# Files of examples/ whose packages `make test` lacks; it runs the others, in tests/acceptance/test_examples.py.
+EXAMPLES = (
+    Client("langchain_chat.py", "langchain-openai", "`examples/langchain_chat.py`"),
+    Client("pydantic_ai_agent.py", "pydantic-ai-slim", "`examples/pydantic_ai_agent.py`"),
+    Client("llamaindex_chat.py", "llama-index-llms-openai-like", "`examples/llamaindex_chat.py`", place="examples"),
+    Client("batch_from_pandas.py", "pandas", "`examples/batch_from_pandas.py`", place="examples"),
+    Client("notebook.ipynb", "nbclient", "`examples/notebook.ipynb`", place="examples"),
+    Client("ai_sdk.mjs", "ai", "`examples/ai_sdk.mjs`", place="npm"),
 )
 
 
-def pinned(requirements: str, packages: str) -> Mapping[str, str]:
-    """The version of each package in the two files."""
-    return dict(re.findall(r"^([\w.-]+)==([^\s;]+)", requirements, re.MULTILINE)) | json.loads(packages)["dependencies"]
+def pinned(place: Place) -> Mapping[str, str]:
+    """The version of each package in the place's list."""
+    text = LISTS[place].read_text()
+    if place == "npm":
+        versions: dict[str, str] = json.loads(text)["dependencies"]
+        return versions
+    return dict(re.findall(r"^([\w.-]+)==([^\s;]+)", text, re.MULTILINE))

@@ -1,6 +1,6 @@
 """`make reference`: what is made from the code and from tables of data.
 
-The pages of docs/reference, the keys in ops/redis-acl.conf, and the table in README.md.
+The pages of docs/reference, the keys in ops/redis-acl.conf, llms.txt, and the table in README.md.
 """
 
 import ast
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, get_args, get_origin
 from prometheus_client.metrics import MetricWrapperBase
 from pydantic import BaseModel
 
-from ops.docs import features_page, redis_keys
+from ops.docs import features_page, nav, redis_keys
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "reference"
@@ -43,7 +43,11 @@ def pools() -> str:
 
     titles: dict[type[BaseModel], str] = {}
     _name_parts(PoolsFile, "", titles)
-    return "\n\n".join(f"## {title or 'The file'}\n\n{_model(model)}" for model, title in titles.items())
+    text = "\n\n".join(f"## {title or 'The file'}\n\n{_model(model)}" for model, title in titles.items())
+    for model, title in titles.items():
+        anchor = "".join(letter for letter in title.lower() if letter.isalnum() or letter in "_-")
+        text = text.replace(f"`{model.__name__}`", f"[{model.__name__}](#{anchor})")
+    return text
 
 
 def _name_parts(model: type[BaseModel], title: str, titles: dict[type[BaseModel], str]) -> None:
@@ -69,7 +73,8 @@ def _model(model: type[BaseModel]) -> str:
     for name, field in model.model_fields.items():
         is_part = isinstance(field.default, BaseModel)
         default = "needed" if field.is_required() else "below" if is_part else _code(field.default)
-        rows.append((f"`{name}`", default, _kind(schema["properties"][name]), meanings.get(name, "")))
+        meaning = meanings.get(name) or " ".join(inspect.getdoc(part) or "" for part, _ in _parts(field.annotation))
+        rows.append((f"`{name}`", default, _kind(schema["properties"][name]), meaning))
     return f"{inspect.cleandoc(model.__doc__ or '')}\n\n{_table(('key', 'default', 'value', 'meaning'), rows)}"
 
 
@@ -195,7 +200,7 @@ def _kind(schema: dict[str, Any]) -> str:
     """The values that a JSON schema allows, in a few words."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
-        return f"[{name}](#{name.lower()})" if "/components/" in schema["$ref"] else f"`{name.lower()}`"
+        return f"[{name}](#{name.lower()})" if "/components/" in schema["$ref"] else f"`{name}`"
     if "enum" in schema or "const" in schema:
         return " \\| ".join(_code(value) for value in schema.get("enum", [schema.get("const")]))
     for key in ("anyOf", "oneOf"):
@@ -203,8 +208,8 @@ def _kind(schema: dict[str, Any]) -> str:
             return ", or ".join(dict.fromkeys(_kind(part) for part in schema[key]))
     if schema.get("type") == "array":
         kind = f"list of {_kind(schema.get('items', {}))}"
-    elif isinstance(schema.get("additionalProperties"), dict):
-        kind = f"mapping to {_kind(schema['additionalProperties'])}"
+    elif value := next(iter(schema.get("patternProperties", {}).values()), schema.get("additionalProperties")):
+        kind = "object" if value is True else f"mapping to {_kind(value)}"
     elif "properties" in schema:
         kind = "object with " + ", ".join(f"`{name}`" for name in schema["properties"])
     else:
@@ -249,6 +254,20 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(' '.join(cell.split()) for cell in line)} |" for line in lines)
 
 
+def commands() -> str:
+    """Every command of `xylem` with all its options, in typer's own words."""
+    import typer
+    from typer.cli import get_docs_for_click
+
+    from app.cli.main import cli
+
+    group = typer.main.get_command(cli)
+    for one in [group, *group.commands.values()]:
+        for command in getattr(one, "commands", {}).values():
+            command.short_help = " ".join(command.help.partition("\n\n")[0].split())  # typer's own is cut short
+    return get_docs_for_click(obj=group, ctx=typer.Context(group, info_name="xylem"), name="xylem", indent=1).strip()
+
+
 def redis() -> str:
     return _table(("key", "type", "users", "meaning"), redis_keys.rows())
 
@@ -257,6 +276,7 @@ PAGES = {
     "settings": settings,
     "pools": pools,
     "metrics": metrics,
+    "commands": commands,
     "http": http,
     "redis": redis,
     "features": features_page.page,
@@ -275,3 +295,4 @@ if __name__ == "__main__":
         (FOLDER / f"{name}.md").write_text(page(name))
     redis_keys.ACL.write_text(redis_keys.acl())
     features_page.README.write_text(features_page.readme())
+    nav.LLMS.write_text(nav.llms_text())

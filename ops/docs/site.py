@@ -13,7 +13,16 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[2]
-_SHOWN = ("*.md", "app/**/README.md", "docs/**/*.md", "ops/bench/*.md", "ops/decisions/*.md", "ops/pictures/*")
+_SHOWN = (
+    "*.md",
+    "llms.txt",
+    "examples/*.md",
+    "app/**/README.md",
+    "docs/**/*.md",
+    "ops/bench/*.md",
+    "ops/decisions/*.md",
+    "ops/pictures/*",
+)
 _MERMAID = re.compile(r'<script src="[^"]*mermaid\.min\.js"></script>')
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#:\s]+)\)")
 

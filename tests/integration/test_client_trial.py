@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from ops.bench.processes import Unavailable
-from ops.clients import install, trial
+from ops.clients import install, trial, tried
 from ops.clients.tried import CLIENTS, Client
 from tests.stack import wait_until
 
@@ -18,14 +18,14 @@ WAITS = "import subprocess, sys; p = subprocess.Popen(['sleep', '60']); print(p.
 
 @pytest.fixture
 def try_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
-    monkeypatch.setattr(trial, "PYTHON", Path(sys.executable))
-    monkeypatch.setattr(trial, "HERE", tmp_path)
+    monkeypatch.setattr(trial, "PYTHON", {CLIENT.place: Path(sys.executable)})
+    monkeypatch.setattr(tried, "HERE", tmp_path)
 
-    def tried(text: str) -> str:
+    def outcome(text: str) -> str:
         (tmp_path / "with_x.py").write_text(text)
         return trial._try(CLIENT, "http://127.0.0.1:1", 2, tmp_path)
 
-    return tried
+    return outcome
 
 
 def test_a_client_knows_the_server_and_nothing_of_the_user(
@@ -55,7 +55,8 @@ def test_a_client_that_takes_too_long_is_ended_with_all_that_it_started(
 
 def test_a_client_that_cant_be_installed_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(install, "HOME", tmp_path)
+    monkeypatch.setattr(install, "NPM", tmp_path / "npm")
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     with pytest.raises(Unavailable, match="npm: No such file"):
-        install.install(npm=True)
-    assert any(client.npm for client in CLIENTS)
+        install.install("npm")
+    assert any(client.place == "npm" for client in CLIENTS)

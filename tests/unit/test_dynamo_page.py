@@ -2,13 +2,13 @@
 
 import json
 import re
-from pathlib import Path
 
 from app.settings import Settings
+from ops.docs.gaps import DYNAMO_OPTIONS, dynamo_flags_without_row
 from tests.stack import ROOT
 
 # Of each launcher, as its own parsers of `ai-dynamo` 1.6.1 define them; and those of earlier versions.
-OPTIONS: dict[str, list[str]] = json.loads(Path(__file__).with_name("dynamo_options.json").read_text())
+OPTIONS: dict[str, list[str]] = json.loads(DYNAMO_OPTIONS.read_text())
 PAGE = (ROOT / "docs/guide/dynamo.md").read_text()
 POOLS_REFERENCE = (ROOT / "docs/reference/pools.md").read_text()
 
@@ -18,6 +18,7 @@ def test_every_option_of_dynamos_launchers_is_there_once() -> None:
     names_there = [option for cell in first_cells for option in re.findall(r"`(--[a-z-]+)`", cell)]
     options = [option for group in OPTIONS.values() for option in group]
     assert sorted(names_there) == sorted(options)
+    assert dynamo_flags_without_row() == []
 
 
 def test_what_it_names_here_exists() -> None:

@@ -18,7 +18,7 @@ FOREIGN = {"BlockStored.lookahead_token_ids", "Tracer.start_span"}
 @cache
 def texts() -> dict[str, str]:
     """The repository's sources and texts, by path."""
-    rooms = [ROOT / room for room in ("app", "docker", "docs", "ops", "requirements", "tests", "workers")]
+    rooms = [ROOT / room for room in ("app", "docker", "docs", "examples", "ops", "requirements", "tests", "workers")]
     paths = [*ROOT.iterdir(), *(path for room in rooms for path in room.rglob("*"))]
     kinds = (".conf", ".lua", ".md", ".py", ".toml")
     return {path.relative_to(ROOT).as_posix(): path.read_text() for path in paths if path.suffix in kinds}

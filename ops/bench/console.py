@@ -14,7 +14,7 @@ from tests.stack import mock_pool, stack, valkey
 
 FIGURES = ("console_ready_ms", "axe_serious")
 _TIMES = 9  # each in a context of its own, without anything cached; the browser itself is warm
-_PAGES = ("/console", "/console/fleet", "/console/batches", "/console/tenants")
+_PAGES = ("/console", "/console/fleet", "/console/batches", "/console/tenants", "/console/usage")
 _MARK = f"performance.getEntriesByName('{READY}')[0]"
 
 

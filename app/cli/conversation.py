@@ -28,7 +28,7 @@ class Conversation:
     def keep(self, question: str, answer: str) -> None:
         self._turns += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
 
-    def command(self, line: str) -> str | None:
+    def own_command(self, line: str) -> str | None:
         """Does what the line says, and says so; None: it is a question."""
         word, _, rest = line.partition(" ")
         match word:

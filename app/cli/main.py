@@ -9,8 +9,10 @@ import typer
 from app.cli.api import api
 from app.cli.batch import batch
 from app.cli.chat import chat
+from app.cli.check import check
 from app.cli.doctor import doctor
 from app.cli.files import files
+from app.cli.install import install
 from app.cli.keys import keys
 from app.cli.lora import lora
 from app.cli.models import models, pull
@@ -58,7 +60,9 @@ cli.command()(serve)
 cli.command()(up)
 cli.command()(chat)
 cli.command()(top)
+cli.command()(check)
 cli.command()(doctor)
+cli.command()(install)
 cli.command()(api)
 cli.command()(pull)
 cli.command()(models)

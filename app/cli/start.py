@@ -9,13 +9,14 @@ import typer
 from app.cli.report import err, refuse
 
 if TYPE_CHECKING:
+    from app.pools.findings import Findings
     from app.pools.schema import PoolsFile
     from app.settings import Settings
 
 _NOT_INSTALLED = {  # by engine: its package, and the message where that is missing
-    "vllm": ("vllm", "vLLM is not installed: run `make run`, or try `xylem up --engine mock`"),
-    "sglang": ("sglang", "SGLang is not installed: run `make run ENGINE=sglang`, or try `xylem up --engine mock`"),
-    "diffusers": ("diffusers", "diffusers is not installed: run `make run MODEL=shapes`"),
+    "vllm": ("vllm", "vLLM is not installed: run `xylem install cpu` (or gpu), or try `--engine mock`"),
+    "sglang": ("sglang", "SGLang is not installed: run `xylem install sglang`, or try `--engine mock`"),
+    "diffusers": ("diffusers", "diffusers is not installed: run `xylem install images`"),
     "omni": ("vllm_omni", "vLLM-Omni is not installed: it needs a GPU, and an environment of its own with vLLM 0.30"),
     "trtllm": ("tensorrt_llm", "TensorRT-LLM is not installed: it needs an NVIDIA GPU, and an environment of its own"),
 }
@@ -48,8 +49,7 @@ def start(settings: "Settings", pools: Path | str, wishes: Wishes) -> None:
     from app.cli.launch import launch
     from app.cli.models import fetch_all
     from app.cli.supervisor import Died, Interrupted
-    from app.errors import SettingsError
-    from app.pools.pools_file import load_pools
+    from app.pools.findings import Findings
 
     # Before anything is written: the folder may be a running system's.
     _check_ports((settings.host, settings.port, "--port"), ("127.0.0.1", wishes.flower_port, "--flower-port"))
@@ -58,10 +58,10 @@ def start(settings: "Settings", pools: Path | str, wishes: Wishes) -> None:
         run_dir.mkdir(parents=True, exist_ok=True)
         text, pools = pools, run_dir / "pools.yaml"
         pools.write_text(text)
-    try:
-        pools_file = load_pools(pools)
-    except SettingsError as exc:
-        refuse(exc.message)
+    findings = Findings(pools)
+    tell(findings)
+    pools_file = findings.pools_file
+    assert pools_file is not None, "it had ended"
     _check_engines(pools_file)
     _check_folders(pools_file, pools, settings.home)
     if wishes.redis and (problem := probes.redis_problem(wishes.redis)):
@@ -85,6 +85,18 @@ def start(settings: "Settings", pools: Path | str, wishes: Wishes) -> None:
         refuse(str(exc), code=1)
     except Interrupted:
         err.print("stopped")
+
+
+def tell(findings: "Findings") -> None:
+    """Prints warnings. Exits if there are problems."""
+    for warning in findings.warnings:
+        err.print("[yellow]warning:[/]", end=" ")
+        err.print(warning, markup=False, soft_wrap=True)
+    for problem in findings.problems[:-1]:
+        err.print("[red]xylem:[/]", end=" ")
+        err.print(problem, markup=False, soft_wrap=True)
+    if findings.problems:
+        refuse(findings.problems[-1])
 
 
 def settings_of(**options: Any) -> "Settings":

@@ -46,13 +46,14 @@ from app.media.loader import MediaLoader
 from app.planner.observed import Objective
 from app.planner.rules import objectives_of
 from app.pools.fetched_pools import fetched_pools
+from app.pools.findings import Findings
 from app.pools.pools_file import load_pools
 from app.pools.schema import Pipeline, Pool
 from app.running.ending import end_tasks
 from app.settings import Settings
 from app.store import Wire, clock
 from app.store.wire_version import check, keep_noting, note
-from app.telemetry import HELD, HELD_SAMPLES, IN_FLIGHT
+from app.telemetry import HELD, HELD_SAMPLES, IN_FLIGHT, logger
 from app.tenants.admission import admitted
 from app.tracing.tracer import Tracer, tracer_of_environment
 from app.usage.outbox import UsageOutbox
@@ -64,6 +65,8 @@ _TIMEOUT_S = 2.0  # of other cells' Redis: less than that of our own, without wh
 # Tokenising uses a core per thread: one core is left to the event loop.
 _threads = ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)) - 1), thread_name_prefix="tokenising")
 _MOST_WAITING = 16  # threads that wait for processes
+
+log = logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,8 @@ class Deployment:
     def read(cls, settings: Settings) -> "Deployment":
         """Raises: SettingsError."""
         pools_file = fetched_pools(load_pools(settings.pools_file), settings, "text")
+        for warning in Findings(settings.pools_file).warnings:
+            log.warning("pool_key_without_effect", says=warning)
         models = load_models(pools_file)
         aliases = Aliases(pools_file.aliases, models, pools_file.pipelines)
         media = MediaReader(MediaLoader(MediaLimits.of(settings)), Storage(settings.files_url), settings.media_bytes)

@@ -20,6 +20,7 @@ from ops.docs import features_page, nav, redis_keys
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "reference"
+POOLS_SCHEMA = ROOT / "app" / "cli" / "pools" / "schema.json"
 _MARK = "<!-- What follows is made from the code: `make reference` -->"
 
 
@@ -48,6 +49,21 @@ def pools() -> str:
         anchor = "".join(letter for letter in title.lower() if letter.isalnum() or letter in "_-")
         text = text.replace(f"`{model.__name__}`", f"[{model.__name__}](#{anchor})")
     return text
+
+
+def pools_schema() -> str:
+    """The JSON schema of pools files, for editors, whose descriptions are the comments of `app/pools/schema.py`."""
+    from app.pools import schema as parts
+
+    document = parts.PoolsFile.model_json_schema()
+    for name, part in [("PoolsFile", document), *document["$defs"].items()]:
+        model = getattr(parts, name)
+        part["description"] = inspect.cleandoc(model.__doc__ or "")
+        for key, meaning in comments(model).items():
+            own_part = getattr(parts, part["properties"][key].get("$ref", "").rpartition("/")[2], None)
+            part["properties"][key]["description"] = meaning or inspect.cleandoc(own_part.__doc__)
+    document = {"$schema": "https://json-schema.org/draft/2020-12/schema", **document, "title": "Xylem's pools file"}
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
 def _name_parts(model: type[BaseModel], title: str, titles: dict[type[BaseModel], str]) -> None:
@@ -293,6 +309,7 @@ def page(name: str) -> str:
 if __name__ == "__main__":
     for name in PAGES:
         (FOLDER / f"{name}.md").write_text(page(name))
+    POOLS_SCHEMA.write_text(pools_schema())
     redis_keys.ACL.write_text(redis_keys.acl())
     features_page.README.write_text(features_page.readme())
     nav.LLMS.write_text(nav.llms_text())

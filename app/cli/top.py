@@ -67,7 +67,9 @@ def shown(look: Seen) -> "RenderableType":
     for pool in look["pools"]:
         role = pool["role"] if pool["task"] == "generate" else pool["task"]
         about = f" {pool['model']}, {role}" + (f", {pool['held']} wait for room" if pool["held"] else "")
-        parts += [Text.assemble((pool["pool"], "bold"), about), _workers(pool["workers"]), Text()]
+        parts += [Text.assemble((pool["pool"], "bold"), about), _workers(pool["workers"])]
+        parts += [Text(f"{one['id']} lost", style="red") for one in pool["lost"]]
+        parts.append(Text())
     return Group(*parts, _requests(look["requests"]))
 
 

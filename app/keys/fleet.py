@@ -15,8 +15,8 @@ class FleetKeys(KeyNames):
     def worker(self, worker: WorkerId) -> str:
         return f"{self._fleet}worker:{worker}"
 
-    def lost(self, worker: WorkerId) -> str:
-        return f"{self._fleet}lost:{worker}"
+    def lost(self, pool: PoolId) -> str:
+        return f"{self._fleet}lost:{pool}"
 
     def metrics(self, worker: WorkerId) -> str:
         return f"{self._fleet}metrics:{worker}"

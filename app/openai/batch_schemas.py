@@ -62,6 +62,7 @@ def as_object(batch: Batch) -> BatchObject:
         "cancelling_at": batch.cancelling_at,
         "cancelled_at": batch.cancelled_at,
         "request_counts": {"total": batch.total, "completed": batch.completed, "failed": batch.failed},
+        "not_executed": batch.not_executed,
         "usage": {
             "input_tokens": batch.prompt,
             "input_tokens_details": {"cached_tokens": batch.cached},

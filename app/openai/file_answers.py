@@ -89,6 +89,7 @@ class BatchObject(TypedDict, closed=True):
     cancelling_at: int | None
     cancelled_at: int | None
     request_counts: BatchCounts
+    not_executed: int  # of the failed lines, once it has ended: those that were cancelled or expired
     usage: BatchUsage
     metadata: dict[str, str] | None
 

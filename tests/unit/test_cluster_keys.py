@@ -39,7 +39,7 @@ def groups(k: Keys, a: str, b: str) -> Iterator[list[str]]:
     loras, version = k.loras()
     fleet = [
         k.home, k.wire_versions(), k.pool(pool), k.seen(pool), k.worker(worker), k.metrics(worker), k.api(api),
-        k.lost(worker), k.reservations(worker), k.loads(pool), k.load(worker), k.request(run), k.api_keys(),
+        k.lost(pool), k.reservations(worker), k.loads(pool), k.load(worker), k.request(run), k.api_keys(),
         loras, version,
         k.tenants(), k.prices(), k.tenants_version(), k.audit(), k.key_owners(), *k.erasures(), k.erased_salts(),
         k.aliases(), k.limits(pool), k.prefixes(pool), k.pool_state(pool), k.pool_lock(pool), k.service(a),

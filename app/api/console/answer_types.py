@@ -47,6 +47,11 @@ class FleetWorker(TypedDict, closed=True):
     speeds: Annotated[dict[str, Any], as_struct(Speeds)]
 
 
+class LostWorker(TypedDict, closed=True):
+    id: WorkerId
+    at: float  # seconds since the epoch, when it was found dead
+
+
 class FleetPool(TypedDict, closed=True):
     pool: PoolId
     model: str
@@ -55,6 +60,7 @@ class FleetPool(TypedDict, closed=True):
     task: str
     held: int  # requests for its model, at all API replicas, for which no worker has room
     workers: list[FleetWorker]
+    lost: list[LostWorker]  # those that died within the last minute
 
 
 class Fleet(TypedDict, closed=True):

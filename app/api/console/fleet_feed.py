@@ -2,19 +2,22 @@
 
 import asyncio
 import time
+from collections.abc import Collection, Sequence
 
-from app.api.console.answer_types import Fleet
+from app.api.console.answer_types import Fleet, LostWorker
 from app.api.console.fleet_view import fleet_view
 from app.api.state import ApiState
 from app.dispatch.fleet.loads import entries
 from app.dispatch.observing.timeline_types import RecentEnded, RecentRunning
 from app.dispatch.placing.presence_record import held_everywhere
+from app.ids import WorkerId
 from app.kv.prefix_index import packed
 from app.messages.lease import Lease
 from app.store import clock
 
 _EVERY_S, _EVERY_S_PER_WORKER = 0.9, 0.01  # at most: of many workers, reading and showing them takes longer
 _RECENT = 20  # requests
+_LOST_S = 60  # how long a dead worker is shown
 
 
 class FleetFeed:
@@ -47,6 +50,11 @@ async def _read(state: ApiState) -> Fleet:
         model: held_everywhere(dict(zip(flat[::2], flat[1::2], strict=True)), now)
         for model, flat in zip(models, services, strict=True)
     }
+    replies = await state.wire.execute(
+        [("ZRANGEBYSCORE", state.keys.lost(pool), now - _LOST_S, "+inf", "WITHSCORES") for pool in pools]
+    )
+    alive = {lease.worker.id for lease in leases}
+    deaths = {pool: _lost(flat, alive) for pool, flat in zip(pools, replies, strict=True)}
     loads = {place: entry for pool in groups for group in pool for place, entry in entries(group).items()}
     return {
         "at": round(now, 1),
@@ -54,10 +62,16 @@ async def _read(state: ApiState) -> Fleet:
         "in_flight": len(state.dispatcher.in_flight),
         "held": state.dispatcher.placer.held,
         "pools": fleet_view(
-            state.pools, state.fleet.grids, leases, loads, await _cached(state, leases), waiting=waiting
+            state.pools, state.fleet.grids, leases, loads, await _cached(state, leases), waiting=waiting, deaths=deaths
         ),
         "requests": [_with_model(state, one) for one in state.dispatcher.timelines.recent(_RECENT)],
     }
+
+
+def _lost(flat: Sequence[bytes], alive: Collection[WorkerId]) -> list[LostWorker]:
+    """`flat`: worker, time, worker, time, …. One that stood still may be back."""
+    found_dead = [(WorkerId(worker.decode()), float(at)) for worker, at in zip(flat[::2], flat[1::2], strict=True)]
+    return [{"id": worker, "at": round(at, 1)} for worker, at in found_dead if worker not in alive]
 
 
 def _with_model(state: ApiState, request: RecentRunning | RecentEnded) -> RecentRunning | RecentEnded:

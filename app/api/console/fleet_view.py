@@ -1,10 +1,11 @@
 """The fleet as the console and `xylem top` show it: pools, their workers, and what these hold. Pure."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from msgspec.structs import asdict
 
-from app.api.console.answer_types import FleetPool, FleetWorker, Reserved
+from app.api.console.answer_types import FleetPool, FleetWorker, LostWorker, Reserved
 from app.dispatch.fleet.loads import ENTRY, NOTHING
 from app.ids import PoolId, place_id
 from app.kv.groups import grid_of, why_by_load
@@ -21,6 +22,7 @@ def fleet_view(
     cache_sizes: Mapping[int, int] | None,
     *,
     waiting: Mapping[str, int],
+    deaths: Mapping[PoolId, Sequence[LostWorker]] = MappingProxyType({}),
 ) -> list[FleetPool]:
     """`grids`: as `FleetReader` has them. `loads`: what is reserved, by place.
 
@@ -38,6 +40,7 @@ def fleet_view(
                 (_worker(lease, grids[name], loads, cache_sizes) for lease in leases if lease.worker.pool == name),
                 key=lambda worker: str(worker["id"]),
             ),
+            "lost": list(deaths.get(name, ())),
         }
         for name, pool in pools.items()
     ]

@@ -155,8 +155,21 @@ class LivenessWatch:
             count = self._dispatcher.worker_lost(worker, in_queue=queued_runs)
             log.error("worker_lost", worker=worker, pool=pool, requests=count)
         if self._counts:
-            firsts: list[Command] = [("SET", self._keys.lost(w), "1", "NX", "EX", _LEFTOVER_TTL_S) for w in dead]
-            WORKERS_LOST.inc(sum(map(bool, await self._wire.execute(firsts))))
+            replies = await self._wire.execute(self._deaths(dead))
+            WORKERS_LOST.inc(sum(replies[::3]))
+
+    def _deaths(self, dead: Mapping[WorkerId, PoolId]) -> list[Command]:
+        """Three commands for each; the first one's reply is 1 if no other replica has noted it before."""
+        now = clock.now()
+        commands: list[Command] = []
+        for worker, pool in dead.items():
+            key = self._keys.lost(pool)
+            commands += [
+                ("ZADD", key, "NX", now, worker),
+                ("ZREMRANGEBYSCORE", key, "-inf", now - _LEFTOVER_TTL_S),
+                ("EXPIRE", key, _LEFTOVER_TTL_S),
+            ]
+        return commands
 
     async def _read_last_events(self) -> None:
         """Reads the stream's unread events. Raises: StoreDown, unless it is a server of tokens that is away."""

@@ -19,7 +19,7 @@ export function batchCard({ id }) {
     resume: button("Resume", id, () => change("resume")),
     cancel: button("Cancel", id, () => change("cancel")),
     results: button("Results", id, () => save(latest.output_file_id, `${id}.jsonl`)),
-    errors: button("Failed lines", id, () => save(latest.error_file_id, `${id}-failed.jsonl`)),
+    errors: button("Error file", id, () => save(latest.error_file_id, `${id}-failed.jsonl`)),
     reasons: button("Failures by reason", id, () => reasons.load(latest)),
   };
   let latest = null;
@@ -43,9 +43,11 @@ export function batchCard({ id }) {
     say(state, shown);
     state.className = `state ${shown.replace(" ", "-")}`;
     say(about, `${batch.model ?? "model not known yet"}, ${batch.endpoint}; from ${date(batch.created_at)}, until ${date(batch.expires_at)}`);
-    setStack(bar, [{ kind: "held", share: completed / total }, { kind: "bad", share: failed / total }],
-      `${percent(total ? (completed + failed) / total : 0)} of the lines are answered`);
-    say(counts, `${count(completed)} of ${count(total)} lines answered, ${count(failed)} failed; `
+    const others = batch.not_executed;
+    setStack(bar, [{ kind: "held", share: completed / total }, { kind: "bad", share: (failed - others) / total }, { kind: "wait", share: others / total }],
+      `${percent(total ? (completed + failed) / total : 0)} of the lines have ended`);
+    say(counts, `${count(completed)} of ${count(total)} lines answered, ${count(failed - others)} failed`
+      + `${others ? `, ${count(others)} ${batch.status === "expired" ? "expired" : "cancelled"}` : ""}; `
       + `${compact(batch.usage.input_tokens)} tokens in, ${compact(batch.usage.input_tokens_details.cached_tokens)} of them cached, `
       + `${compact(batch.usage.output_tokens)} out`);
     const runs = ["validating", "in_progress"].includes(batch.status);

@@ -3,6 +3,7 @@
 import { watch } from "./api.js";
 import { legend } from "./bars.js";
 import { h, keyed, problem, say } from "./dom.js";
+import { clock } from "./format.js";
 import { prefixes } from "./prefixes.js";
 import { requests } from "./requests.js";
 import { workerCard } from "./worker.js";
@@ -47,7 +48,16 @@ function poolSection({ pool: name }) {
       say(about, `${pool.model} on ${pool.engine}: ${pool.task === "generate" ? (does[pool.role] ?? pool.role) : pool.task}`
         + (pool.workers.length ? "." : ". No worker is live.")
         + (pool.held ? ` ${pool.held} requests wait for room.` : ""));
-      keyed(cards, pool.workers, (worker) => worker.id, workerCard);
+      keyed(cards, [...pool.lost, ...pool.workers], (worker) => worker.id, (worker) => (worker.at ? lostCard(worker) : workerCard(worker)));
     },
+  };
+}
+
+/** A worker that died: it is shown for a minute. */
+function lostCard({ id }) {
+  const about = h("p", { class: "hint" });
+  return {
+    element: h("li", { class: "card" }, h("div", { class: "row" }, h("h3", {}, id), h("span", { class: "state failed" }, "lost")), about),
+    update: ({ at }) => say(about, `Found dead at ${clock(at)}: its requests go on elsewhere.`),
   };
 }

@@ -10,6 +10,7 @@ from app.cli.api import api
 from app.cli.batch import batch
 from app.cli.chat import chat
 from app.cli.check import check
+from app.cli.convert import convert
 from app.cli.doctor import doctor
 from app.cli.files import files
 from app.cli.install import install
@@ -66,6 +67,7 @@ cli.command()(install)
 cli.command()(api)
 cli.command()(pull)
 cli.command()(models)
+cli.command()(convert)
 cli.add_typer(keys)
 cli.add_typer(tenants)
 cli.add_typer(batch)

@@ -30,7 +30,7 @@ _POOL_SETTINGS: Mapping[str, str] = {
 def pool_settings(options: Sequence[str]) -> dict[str, Any]:
     """A pool's settings for an engine's options, among them `args`. Raises: SettingsError."""
     settings: dict[str, Any] = {}
-    for name, value in _read(options):
+    for name, value, _ in named_options(options):
         if own := _POOL_SETTINGS.get(name):
             settings[own] = value
         else:
@@ -42,8 +42,8 @@ def pool_settings(options: Sequence[str]) -> dict[str, Any]:
     return settings
 
 
-def _read(options: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """Names and values. An option alone is true, `--no-name` is false, and several values are a list."""
+def named_options(options: Sequence[str]) -> Iterator[tuple[str, Any, Sequence[str]]]:
+    """Names, values, and the texts that say them. An option alone is true, `--no-name` false; several are a list."""
     starts = [number for number, text in enumerate(options) if text.startswith("--")]
     if options and starts[:1] != [0]:
         raise SettingsError(f"{options[0]!r} is no option: write engine options as --name value")
@@ -54,9 +54,9 @@ def _read(options: Sequence[str]) -> Iterator[tuple[str, Any]]:
         if not all(name.split(".")):
             raise SettingsError(f"{options[start]!r} is no option: write engine options as --name value")
         if values:
-            yield name, values[0] if len(values) == 1 else values
+            yield name, values[0] if len(values) == 1 else values, options[start:end]
         else:
-            yield name.removeprefix("no_"), not name.startswith("no_")
+            yield name.removeprefix("no_"), not name.startswith("no_"), options[start:end]
 
 
 def _value(name: str, text: str) -> Any:

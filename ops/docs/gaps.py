@@ -35,6 +35,6 @@ def settings_without_description() -> list[str]:
 def dynamo_flags_without_row() -> list[str]:
     """Options of Dynamo's launchers that the guide's page has no row for."""
     cells = [line.split(" | ")[0] for line in (ROOT / _GUIDE / "dynamo.md").read_text().splitlines()]
-    rows = {option for cell in cells if cell.startswith("| `--") for option in re.findall(r"`(--[a-z-]+)`", cell)}
+    rows = {option for cell in cells if cell.startswith("| `--") for option in re.findall(r"`(--[a-z0-9-]+)`", cell)}
     launchers: dict[str, list[str]] = json.loads(DYNAMO_OPTIONS.read_text())
     return [option for options in launchers.values() for option in options if option not in rows]

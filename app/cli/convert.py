@@ -1,0 +1,105 @@
+"""`xylem convert`: a command line of vLLM's as a pools file."""
+
+import re
+import shlex
+import tomllib
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import typer
+import yaml
+
+from app.cli.model_pools import hub_address
+from app.cli.report import refuse
+from app.errors import SettingsError
+from app.pools.engine_options import named_options, pool_settings
+
+_SHORT = re.compile(r"-[a-z]")
+_STARTS = ("serve", "vllm.entrypoints.openai.api_server")
+
+
+class Conversion(NamedTuple):
+    pools: str
+    elsewhere: Mapping[str, str]  # what else was said, and what it is here
+    unknown_options: Sequence[str]
+
+
+def convert(
+    command: Annotated[str, typer.Argument(help="In quotes, as it stands in your script: 'vllm serve MODEL --…'")],
+) -> None:
+    """Print the pools file for a `vllm serve` command. Names options that are elsewhere, or unknown (exit code 2)."""
+    try:
+        conversion = converted_from(shlex.split(command, comments=True))
+    except (SettingsError, ValueError) as exc:
+        refuse(exc.message if isinstance(exc, SettingsError) else str(exc))
+    for option, here in conversion.elsewhere.items():
+        typer.echo(f"# --{option.replace('_', '-')}: {here}")
+    typer.echo(conversion.pools, nl=False)
+    if conversion.unknown_options:
+        refuse("vLLM has no such option: " + ", ".join(f"--{name}" for name in conversion.unknown_options))
+
+
+def converted_from(words: Sequence[str]) -> Conversion:
+    """Raises: SettingsError."""
+    model, options = _parts(words)
+    table = _table()
+    engine_names = set(table["engine"]["options"].split())
+    here: dict[str, Any] = {}
+    own_options, elsewhere, unknown_options = list[str](), dict[str, str](), list[str]()
+    for name, value, texts in named_options([_long(word) for word in options]):
+        first = name.partition(".")[0]
+        if name == "model":
+            model = str(value)
+        elif name == "revision":
+            here["revision"] = value
+        elif name in table["pool"]:
+            here.setdefault(table["pool"][name], value)
+        elif name == "generation_config" and value in ("auto", "vllm"):
+            here[name] = "none" if value == "vllm" else value
+        elif first in table["elsewhere"]:
+            elsewhere[first] = table["elsewhere"][first]
+        elif first in engine_names:
+            own_options += texts
+        else:
+            unknown_options.append(name.replace("_", "-"))
+    if not model:
+        raise SettingsError("the command names no model: 'vllm serve MODEL …', with the model first, or --model MODEL")
+    return Conversion(_pool(model, here, pool_settings(own_options)), elsewhere, unknown_options)
+
+
+def _pool(model: str, here: dict[str, Any], settings: dict[str, Any]) -> str:
+    address, revision = hub_address(model), here.pop("revision", None)
+    path = address or model
+    if address and revision and "@" not in address:
+        path = f"{address}@{revision}"
+    names = settings.pop("model", model)  # several: the others become aliases
+    name, *others = names if isinstance(names, list) else [names]
+    pool = {"model": str(name), "engine": "vllm", "path": path} | here | settings
+    document: dict[str, Any] = {"pools": {"decode-pool-a": pool}}
+    if others:
+        document["aliases"] = {str(other): {"primary": str(name)} for other in others}
+    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+
+
+def _parts(words: Sequence[str]) -> tuple[str, list[str]]:
+    """The model, if it stands before the options, and these. What stands before `serve` is passed over."""
+    starts = [number for number, word in enumerate(words) if word in _STARTS]
+    rest = [*words[starts[0] + 1 :]] if starts else []
+    if not starts:
+        raise SettingsError("no `vllm serve` in it; write the whole command in quotes")
+    return (rest[0], rest[1:]) if rest and not rest[0].startswith("-") else ("", rest)
+
+
+def _long(word: str) -> str:
+    """The word with its long name, if it is a short option; one that vLLM doesn't have gets a second dash, too."""
+    if not _SHORT.match(word):
+        return word
+    name = re.split(r"[.=]", word[1:], maxsplit=1)[0]
+    return f"--{_table()['short'].get(name, name)}{word[1 + len(name) :]}"
+
+
+@cache
+def _table() -> dict[str, Any]:
+    return tomllib.loads(Path(__file__).with_name("vllm_serve.toml").read_text())

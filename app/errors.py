@@ -436,3 +436,5 @@ def _subclasses(cls: type[XylemError]) -> list[type[XylemError]]:
 _BY_CODE = {cls.code: cls for cls in _subclasses(XylemError)}
 OK = "ok"
 OUTCOMES = frozenset({OK, *_BY_CODE})  # of requests, in metrics and timelines
+# Outcomes of requests that were turned away: the client's fault, its limits, or no room. Nothing went wrong with them.
+REFUSED = frozenset(code for code, cls in _BY_CODE.items() if 400 <= cls.status < 499 or issubclass(cls, NoWorker))

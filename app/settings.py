@@ -280,7 +280,7 @@ class Settings(BaseSettings):
     batches_per_key: Annotated[int, Field(gt=0)] = 500
     batches_in_all: Annotated[int, Field(gt=0)] = 10_000  # the same, of all clients
     webhook_url: Annotated[str, AfterValidator(_webhook)] | None = (
-        None  # is called when a batch or a background response has ended
+        None  # is called when a batch or a background response has ended, and when a budget is nearly used or used
     )
     webhook_secret: Annotated[SecretStr, AfterValidator(_whsec)] | None = None  # "whsec_…", the key that signs calls
     # The folder below which new weights for `POST /admin/pools/{pool}/weights` have to be, on the workers' hosts. None:

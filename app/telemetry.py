@@ -163,7 +163,9 @@ LAST_ENDED: dict[str, float] = {}  # model → when a request of it last ended h
 
 # By `app/usage/meters.py`, which bounds the tenants' names. A request without output has no tokens here.
 TENANT_REQUESTS = Counter(
-    "xylem_tenant_requests", "Requests of a tenant that have ended, by outcome: ok or failed.", ["tenant", "outcome"]
+    "xylem_tenant_requests",
+    "Requests of a tenant that have ended, by outcome: ok, refused or failed.",
+    ["tenant", "outcome"],
 )
 TENANT_TOKENS = Counter(
     "xylem_tenant_tokens", "Tokens of a tenant's requests: prompt, cached (of these), completion.", ["tenant", "kind"]

@@ -48,6 +48,7 @@ from app.api.operations import (
     tenants,
     usage_reports,
 )
+from app.api.operations.budget_watch import BudgetWatch
 from app.api.operations.erasing import Erasing
 from app.api.resumable.adopted_plan import adopted_plan
 from app.api.resumable.chat_index import ChatIndex
@@ -219,7 +220,8 @@ def create_app(settings: Settings | None = None, leaving: asyncio.Event | None =
             if login is not None:
                 background.append(asyncio.create_task(login.signing_keys.run()))
             if settings.require_keys:
-                background.append(asyncio.create_task(api_keys.run()))
+                watch = BudgetWatch(core.wire, core.keys, api_keys, core.dispatcher.api, settings)
+                background += [asyncio.create_task(part.run()) for part in (api_keys, watch)]
                 with suppress(TimeoutError):  # without Redis the API starts all the same, and /ready says so
                     await asyncio.wait_for(api_keys.loaded.wait(), 2)
             # The objects that exist now stay: the garbage collector need not examine them again.

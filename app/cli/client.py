@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 
@@ -11,8 +12,9 @@ from app.cli.report import refuse
 Url = Annotated[str, typer.Option("--url", help="Where the API is.")]
 Key = Annotated[str | None, typer.Option("--key", envvar="XYLEM_API_KEY", help="An API key, if the API requires one.")]
 AdminKey = Annotated[
-    str | None, typer.Option("--key", envvar="XYLEM_ADMIN_KEY", help="The admin's key, where there is one.")
+    str | None, typer.Option("--key", envvar="XYLEM_ADMIN_KEY", help="The admin's key; `xylem up`'s own if not given.")
 ]
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 HERE = "http://127.0.0.1:8000"
 
 
@@ -23,6 +25,20 @@ class ApiError(Exception):
         """`status`: of HTTP; 0: it came amid a stream."""
         super().__init__(message)
         self.status = status
+
+
+def admin_key(url: str, key: str | None) -> str | None:
+    """The key, or that of the `xylem up` of this user that listens there."""
+    if key is not None or urlsplit(url).hostname not in _LOOPBACK:
+        return key
+    from app.cli.running_system import SIGN_IN_KEY
+    from app.settings import load_settings
+
+    file = load_settings(port=urlsplit(url).port or 80).run_folder / SIGN_IN_KEY
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return None
 
 
 @contextmanager

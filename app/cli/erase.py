@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 import typer
 
-from app.cli.client import HERE, AdminKey, Url, checked, connected
+from app.cli.client import HERE, AdminKey, Url, admin_key, checked, connected
 from app.cli.report import err, refuse
 
 ClearKv = Annotated[
@@ -44,7 +44,7 @@ def isolate(
     key: AdminKey = None,
 ) -> None:
     """Give a tenant KV of its own: no other tenant finds, or notices, what its prompts have left in caches."""
-    with connected(url, key) as client:
+    with connected(url, admin_key(url, key)) as client:
         checked(client.post(f"/admin/tenants/{quote(name, safe='')}/isolation", json={"isolated": not off}))
     err.print(f"{name} {'shares KV with others' if off else 'has KV of its own'}", markup=False)
 
@@ -53,7 +53,7 @@ def _erase(of: str, what: str, name: str, url: str, key: str | None, *, yes: boo
     if not yes and not typer.confirm(f"Erase {what}, and all that was made with it? This can't be undone.", err=True):
         refuse("nothing was erased", code=1)
     path, options = f"/admin/{of}/{quote(name, safe='')}/erase", {"clear_kv": clear_kv, "wait_s": _WAIT_S}
-    with connected(url, key) as client:
+    with connected(url, admin_key(url, key)) as client:
         while (answer := checked(client.post(path, json=options)))["status"] != "done":
             if answer["status"] == "failed":
                 refuse(f"not erased: {answer['reason']}", code=1)

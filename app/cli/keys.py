@@ -66,6 +66,7 @@ def _add(name: str, tenant: str, digest: bytes, options: dict[str, str], action:
         with tenant_store() as store:
             key = new_key(store.now, name, tenant, digest, limits, at=time.time())
             store.change([put_key(key)], f"keys {action}", name, {"tenant": tenant, **shown(limits)})
+            store.warn(name, limits)
     except XylemError as exc:
         refuse(exc.message, code=2 if exc.param == "name" else 1)
 
@@ -91,6 +92,8 @@ def set_(
         record = structs.replace(old, tenant=old.tenant if tenant is None else check_tenant(now, tenant))
         detail = limits if tenant is None else {"tenant": tenant, **limits}
         store.change([put_key(with_limits(record, new_limits))], "keys set", name, detail)
+        err.print(f"{name}: {listed(shown(new_limits))}", markup=False, soft_wrap=True)
+        store.warn(name, new_limits)
 
 
 @keys.command("list")

@@ -15,7 +15,7 @@ from app.addresses.redis_url import without_password
 from app.cli import probes, stack
 from app.cli.following import Following, reader
 from app.cli.report import out
-from app.cli.running_system import REDIS_URL, SIGN_IN_KEY
+from app.cli.running_system import REDIS_URL, SIGN_IN_KEY, tell_commands
 from app.cli.supervisor import Supervisor
 from app.ids import PoolId
 from app.messages.kinds import Task
@@ -59,11 +59,11 @@ def launch(
     with Supervisor(logs, verbose=verbose) as supervisor:
         if embedded:
             url = f"redis://:{token_hex(32)}@127.0.0.1:{probes.free_port()}/0"
-            (run_dir / REDIS_URL).write_text(url)
             settings = settings.model_copy(update={"redis_url": url, "state": settings.state or run_dir})
             valkey = stack.valkey(url, run_dir / "valkey")
             supervisor.start(valkey)
             supervisor.wait_ready(valkey)
+        tell_commands(settings, run_dir)
         for path in {pool.path for pool in pools.values() if isinstance(pool.path, Path)}:
             if stack.needs_preparation(path, settings.home):
                 supervisor.run_once(stack.model(path), f"preparing {path.name}, about half a minute, once")

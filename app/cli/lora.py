@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.client import HERE, AdminKey, Url, checked, connected
+from app.cli.client import HERE, AdminKey, Url, admin_key, checked, connected
 from app.cli.report import err, listing, out, refuse
 
 lora = typer.Typer(
@@ -49,21 +49,21 @@ def add(
         "sha256": sha256,
         "pools": [pool.strip() for pool in pools.split(",") if pool.strip()],
     }
-    with connected(url, key) as client:
+    with connected(url, admin_key(url, key)) as client:
         _report(checked(client.post(PATH, json=body)))
 
 
 @lora.command()
 def swap(name: Name, source: Source, sha256: Sha256 = "", url: Url = HERE, key: AdminKey = None) -> None:
     """Put other weights under a name. When this ends, nothing begins with the old ones any more."""
-    with connected(url, key) as client:
+    with connected(url, admin_key(url, key)) as client:
         _report(checked(client.post(f"{PATH}/{name}", json={"source": _source(source), "sha256": sha256})))
 
 
 @lora.command()
 def remove(name: Name, url: Url = HERE, key: AdminKey = None) -> None:
     """Take one away. What runs is finished."""
-    with connected(url, key) as client:
+    with connected(url, admin_key(url, key)) as client:
         checked(client.delete(f"{PATH}/{name}"))
     err.print(f"removed {name}", markup=False)
 
@@ -74,7 +74,7 @@ def show(url: Url = HERE, key: AdminKey = None) -> None:
     from rich.markup import escape
     from rich.table import Column
 
-    with connected(url, key) as client:
+    with connected(url, admin_key(url, key)) as client:
         adapters = checked(client.get(PATH))["data"]
     columns = (Column(name, no_wrap=True) for name in ("name", "model", "version", "workers"))
     table = listing(*columns, "source", "failed")

@@ -42,22 +42,22 @@ def status() -> None:
     """Show what each pool has, and what the planner wants there."""
     import msgspec
 
-    from app.cli.stored import stored
+    from app.cli.stored import found_settings, stored
     from app.errors import SettingsError
     from app.ids import WorkerId
     from app.planner.desired import decode_desired
     from app.planner.rules import scales_of
     from app.pools.pools_file import load_pools
-    from app.settings import load_settings
 
+    settings = found_settings()
     try:
-        scales = scales_of(load_pools(load_settings().pools_file))
+        scales = scales_of(load_pools(settings.pools_file))
     except SettingsError as exc:
         refuse(exc.message)
     if not scales:
         refuse("no pool of the pools file has the key scale")
     table = listing("pool", "workers", "wanted", "reason", "requests/s", "decided", "mode")
-    with stored() as (redis, keys):
+    with stored(settings) as (redis, keys):
         now = redis.time()[0]
         leader = redis.get(keys.planner_leader())
         for pool in scales:

@@ -10,22 +10,29 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from app.keys import Keys
+    from app.settings import Settings
+
+
+def found_settings() -> "Settings":
+    """The settings of a command, which ends with one line if they are wrong."""
+    from app.cli.running_system import command_settings
+    from app.errors import SettingsError
+
+    try:
+        return command_settings()
+    except SettingsError as exc:
+        refuse(exc.message)
 
 
 @contextmanager
-def stored() -> "Iterator[tuple[Redis, Keys]]":
+def stored(settings: "Settings | None" = None) -> "Iterator[tuple[Redis, Keys]]":
     """Its client and the deployment's keys. If it can't be reached, the command ends with one line that says so."""
     import redis
 
     from app.addresses.redis_url import without_password
-    from app.cli.running_system import command_settings
-    from app.errors import SettingsError
     from app.store import sync_client
 
-    try:
-        settings = command_settings()
-    except SettingsError as exc:
-        refuse(exc.message)
+    settings = settings or found_settings()
     try:
         with sync_client(settings.redis_url, 5, settings.keys.home) as client:
             yield client, settings.keys

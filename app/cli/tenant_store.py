@@ -8,18 +8,22 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from app.cli.report import refuse
-from app.cli.stored import stored
+from rich.markup import escape
+
+from app.cli.report import err, refuse
+from app.cli.stored import found_settings, stored
 
 if TYPE_CHECKING:
     from app.keys import Keys
     from app.store import Command
+    from app.tenants.limit_table import TenantLimits
     from app.tenants.registry import Change, Registry
 
 
 class TenantStore:
-    def __init__(self, redis: Any, names: "Keys") -> None:
-        self._redis, self.names = redis, names
+    def __init__(self, redis: Any, names: "Keys", keys_required: bool | None) -> None:
+        """`keys_required`: whether the API requires keys; None: nobody knows here."""
+        self._redis, self.names, self._keys_required = redis, names, keys_required
 
     @cached_property
     def now(self) -> "Registry":
@@ -45,11 +49,20 @@ class TenantStore:
         note = entry(_who(), f"xylem {action}", target, detail, when=time.time())
         self.execute(note_command(self.names, note))
 
+    def warn(self, whose: str, limits: "TenantLimits") -> None:
+        """Tells of limits that do nothing as things are."""
+        from app.tenants.limit_warnings import limit_warnings
+
+        for text in limit_warnings(limits, self.now.prices, keys_required=self._keys_required):
+            err.print(f"[yellow]warning:[/] {escape(whose)}: {escape(text)}", soft_wrap=True)
+
 
 @contextmanager
 def tenant_store() -> Iterator[TenantStore]:
-    with stored() as (redis, names):
-        yield TenantStore(redis, names)
+    settings = found_settings()
+    keys_required = settings.require_keys if "require_keys" in settings.model_fields_set else None
+    with stored(settings) as (redis, names):
+        yield TenantStore(redis, names, keys_required)
 
 
 def _who() -> str:

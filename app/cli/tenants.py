@@ -13,6 +13,7 @@ from app.cli.tenant_store import tenant_store
 
 if TYPE_CHECKING:
     from app.tenants.diff import Plan
+    from app.tenants.registry import Registry
 
 tenants = typer.Typer(
     name="tenants",
@@ -48,16 +49,22 @@ def show_all() -> None:
 @tenants.command()
 def show(name: Name) -> None:
     """Show one as YAML, as a file for `apply` has it, with its keys."""
+    from app.ids import TenantId
+
+    with tenant_store() as store:
+        now = store.now
+    if not now.has(TenantId(name)):
+        _unknown(name)
+    _show_one(now, name)
+
+
+def _show_one(now: "Registry", name: str) -> None:
     import yaml
 
     from app.ids import TenantId
     from app.tenants.records import Tenant
     from app.tenants.wanted import shown, shown_tenant
 
-    with tenant_store() as store:
-        now = store.now
-    if not now.has(TenantId(name)):
-        _unknown(name)
     tenant = now.tenants.get(TenantId(name)) or Tenant(TenantId(name))
     keys = {key.name: {"sha256": key.digest.hex(), **shown(key.limits)} for key in now.keys_of(tenant.name)}
     typer.echo(yaml.safe_dump({"tenants": {name: {**shown_tenant(tenant), "keys": keys}}}, sort_keys=False), nl=False)
@@ -74,7 +81,7 @@ def set_(
         typer.Option("--content-logged/--no-content-logged", help="It agreed that prompts and answers are logged."),
     ] = None,
 ) -> None:
-    """Make a tenant, or change one, within two seconds. `none` takes a limit away; what isn't given stays."""
+    """Make a tenant, or change one, within two seconds, and show it. `none` takes a limit away; the rest stays."""
     import time
 
     from app.errors import RequestError
@@ -96,6 +103,8 @@ def set_(
         fields = read(WantedTenant, options, None if old is None else shown_tenant(old))
         tenant = fields.record(name, time.time(), old)
         store.change([put_tenant(tenant)], "tenants set", name, options)
+        _show_one(store.now, name)
+        store.warn(name, tenant.limits)
 
 
 @tenants.command()
@@ -130,7 +139,7 @@ def apply(
     from itertools import repeat
 
     from app.errors import SettingsError
-    from app.ids import new_key_id
+    from app.ids import TenantId, new_key_id
     from app.tenants.diff import planned
     from app.tenants.tenants_file import load_tenants
 
@@ -147,6 +156,8 @@ def apply(
                 refuse("nothing was changed", code=1)
             detail = {kind: [d.target for d in plan.differences if d.kind == kind] for kind in _MARKS}
             store.change(plan.changes, "tenants apply", file.name, detail)
+            for name in tenants_file.tenants or ():
+                store.warn(name, store.now.tenants[TenantId(name)].limits)
     except SettingsError as exc:
         refuse(exc.message)
     err.print(f"applied {len(plan.changes)} changes", markup=False)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.client import HERE, ApiError, Url, connected, reason
+from app.cli.client import HERE, AdminKey, ApiError, Url, admin_key, connected, reason
 from app.cli.event_lines import event_lines
 from app.cli.report import out
 
@@ -21,15 +21,13 @@ _REQUESTS = 8
 
 def top(
     url: Url = HERE,
-    key: Annotated[
-        str | None, typer.Option(envvar="XYLEM_ADMIN_KEY", help="The admin key, if the API has one.")
-    ] = None,
+    key: AdminKey = None,
     once: Annotated[bool, typer.Option("--once", help="Show it once, and exit.")] = False,
 ) -> None:
     """Show pools, workers and the latest requests, once a second, until Ctrl-C."""
     from rich.live import Live
 
-    with connected(url, key) as client:
+    with connected(url, admin_key(url, key)) as client:
         fleets = fleet(client)
         if once:
             out.print(shown(next(fleets)))

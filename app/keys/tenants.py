@@ -47,6 +47,15 @@ class TenantKeys(KeyNames):
         """The reserved part of a budget: a change of the unit leaves what running requests reserve in the old one."""
         return f"{self._fleet}budget:{account}:reserved{'' if unit == 'tokens' else f':{unit}'}"
 
+    def budgets(self) -> str:
+        return f"{self._fleet}budgets"
+
+    def budget_notices(self) -> str:
+        return f"{self._fleet}budget-notices"
+
+    def budget_leader(self) -> str:
+        return f"{self._fleet}budget-leader"
+
     def running(self, account: str) -> str:
         return f"{self._fleet}running:{account}"
 

@@ -90,17 +90,30 @@ async def spent(wire: Wire, keys: Keys, accounts: Sequence[Account]) -> list[Lef
     return [_read(one, replies[4 * i : 4 * i + 4], now) for i, one in enumerate(accounts)]
 
 
+async def budgets_spent(wire: Wire, keys: Keys, accounts: Sequence[Account]) -> list[float]:
+    """Reads what each account has spent of its budget. Raises: StoreDown."""
+    now = clock.now()
+    replies = await wire.execute([("HMGET", keys.budget(one.name), "kind", "from", "spent") for one in accounts])
+    return [_spent(one, reply, now) for one, reply in zip(accounts, replies, strict=True)]
+
+
+def _spent(account: Account, fields: Sequence[Any], now: float) -> float:
+    """The part that was spent in this period, and not in one before."""
+    kind, begins, amount = fields
+    _, current_kind, period_began, _ = _budget(account, now)
+    is_current = kind is not None and kind.decode() == current_kind and float(begins) >= period_began
+    return float(amount) if is_current else 0.0
+
+
 def _read(account: Account, replies: Sequence[Any], now: float) -> Left:
     """Reads an account's state from the replies, as the scripts do."""
-    (*rates, at), running, (kind, begins, has_spent), reservations = replies
+    (*rates, at), running, budget, reservations = replies
     passed_min = max(0.0, now * 1000 - float(at or math.inf)) / 60_000
     requests, tokens = (
         min(limit, (limit if had is None else float(had)) + passed_min * limit)
         for limit, had in zip((account.requests, account.tokens), rates, strict=True)
     )
-    _, current_kind, period_began, _ = _budget(account, now)
-    is_current = kind is not None and kind.decode() == current_kind and float(begins) >= period_began
-    spending = float(has_spent) if is_current else 0.0
+    spending = _spent(account, budget, now)
     return Left(requests, tokens, running if account.parallel else 0, spending, sum(map(float, reservations)))
 
 

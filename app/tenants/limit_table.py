@@ -52,7 +52,7 @@ class TenantLimits(Struct, frozen=True, array_like=True):
     parallel: Annotated[int | None, _row("count", "counted apart", "Requests at once.")] = None
     budget: Annotated[
         Budget | None,
-        _row("budget", "counted apart", "What may be spent in a day, week or month: 1000000tokens/month, 50money/day."),
+        _row("budget", "counted apart", "What may be spent in a day, week or month: 1000000tokens/month, $50/day."),
     ] = None
     min_priority: Annotated[
         int | None,

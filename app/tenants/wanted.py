@@ -1,6 +1,6 @@
 """Tenants, API keys and prices as people write them: in the YAML file, in JSON and on the command line.
 
-A budget is `<amount><tokens or money>/<day, week or month>`, an expiry a date or time of UTC.
+A budget is `<amount>tokens/<day, week or month>` or `$<amount>/<…>`, an expiry a date or time of UTC.
 """
 
 import re
@@ -17,20 +17,22 @@ from app.tenants.limit_table import ROWS, Budget, Kind, Period, TenantLimits, Un
 from app.tenants.records import Price, Tenant
 
 _UNITS, _PERIODS = "|".join(get_args(Unit)), "|".join(get_args(Period))
-_BUDGET = re.compile(rf"([0-9]{{1,15}}(?:\.[0-9]{{1,6}})?) ?({_UNITS})/({_PERIODS})")
+_BUDGET = re.compile(rf"(\$?)([0-9]{{1,15}}(?:\.[0-9]{{1,6}})?) ?({_UNITS}|)/({_PERIODS})")
 _SHA256 = r"^[0-9a-f]{64}$"
 
 
 def read_budget(text: str) -> Budget:
     """Raises: ValueError."""
     match = _BUDGET.fullmatch(text)
-    if match is None or float(match[1]) <= 0:
-        raise ValueError("has to be such as 1000000tokens/month or 50money/day")
-    return Budget(float(match[1]), match[2], match[3])  # type: ignore[arg-type] # by the expression
+    # `$` is a unit, which stands before the amount; whatever the currency of the prices is.
+    if match is None or bool(match[1]) == bool(match[3]) or float(match[2]) <= 0:
+        raise ValueError("has to be such as 1000000tokens/month or $50/day")
+    return Budget(float(match[2]), match[3] or "money", match[4])  # type: ignore[arg-type] # by the expression
 
 
 def show_budget(budget: Budget) -> str:
-    return f"{budget.amount:.6f}".rstrip("0").rstrip(".") + f"{budget.unit}/{budget.per}"
+    amount = f"{budget.amount:.6f}".rstrip("0").rstrip(".")
+    return f"${amount}/{budget.per}" if budget.unit == "money" else f"{amount}{budget.unit}/{budget.per}"
 
 
 def read_time(text: str) -> float:

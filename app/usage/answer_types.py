@@ -21,7 +21,8 @@ class UsageRow(TypedDict, closed=True):
     minute: NotRequired[str]
     hour: NotRequired[str]
     day: NotRequired[str]
-    requests: int
+    requests: int  # without those that were refused: by a limit or a budget, for want of room, or as wrong
+    refused: int
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int

@@ -8,9 +8,11 @@ from typing import Any
 
 import msgspec
 from sqlalchemy import (
+    ColumnElement,
     Connection,
     Integer,
     Select,
+    case,
     create_engine,
     event,
     func,
@@ -24,7 +26,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.errors import RequestError, SettingsError, UsageDown
+from app.errors import REFUSED, RequestError, SettingsError, UsageDown
 from app.tenants.cost import cost, price_of
 from app.tenants.records import Price
 from app.usage.query import SUMS, WIDTHS, UsageQuery, iso
@@ -35,6 +37,7 @@ COLUMNS = {column.name: column.type.python_type for column in USAGE.columns}
 _PAGE = 5000  # records that are read at once
 _BUSY_S = 30
 _STEPS = 100_000  # of SQLite, between two looks at the time: some milliseconds
+_IS_REFUSED = USAGE.c.outcome.in_(sorted(REFUSED))
 _CANCELLED = "57014"  # PostgreSQL's state of a statement that took too long
 
 
@@ -98,8 +101,8 @@ class UsageDatabase:
     def grouped(self, query: UsageQuery, most: int, within_s: float | None = None) -> list[dict[str, Any]]:
         """A row for each group, with the sums of `SUMS`. Raises: RequestError if there are more, or it takes longer."""
         groups, columns = _groups(query)
-        sums = [func.count().label("requests")]
-        sums += [func.sum(USAGE.c[name]).label(name) for name in SUMS if name != "requests"]
+        sums = [_count(~_IS_REFUSED).label("requests"), _count(_IS_REFUSED).label("refused")]
+        sums += [func.sum(USAGE.c[name]).label(name) for name in SUMS if name in USAGE.c]
         key_names = [func.max(USAGE.c.key_name).label("key_name")] if "key" in query.by else []
         table = _selected(select(*columns, *key_names, *sums), query).group_by(*groups).limit(most + 1).subquery()
         statement = select(table).order_by(*(table.c[name] for name in query.by))  # of no more rows than are shown
@@ -109,7 +112,7 @@ class UsageDatabase:
             rows = [dict(zip(names, row, strict=True)) for row in result]
         if len(rows) > most:
             raise RequestError(f"There are more than {most} rows: ask for a shorter time, or for fewer groups.")
-        if not query.by and not rows[0]["requests"]:
+        if not query.by and rows[0]["requests"] is None:
             return []
         return [_row(row, query) for row in rows]
 
@@ -187,6 +190,11 @@ def _selected(statement: Select[Any], query: UsageQuery) -> Select[Any]:
     if query.batch is not None:
         statement = statement.where(USAGE.c.batch != "" if query.batch else USAGE.c.batch == "")
     return statement
+
+
+def _count(condition: ColumnElement[bool]) -> Any:
+    """None of no rows."""
+    return func.sum(case((condition, 1), else_=0))
 
 
 def _groups(query: UsageQuery) -> tuple[list[Any], list[Any]]:

@@ -1,6 +1,6 @@
 """Prometheus' counters by tenant. Names are bounded: each is a series in every API replica."""
 
-from app.errors import OK
+from app.errors import OK, REFUSED
 from app.ids import TenantId
 from app.telemetry import TENANT_ENGINE, TENANT_REQUESTS, TENANT_TOKENS
 from app.usage.record import UsageRecord
@@ -13,12 +13,13 @@ class _OfOne:
     """One tenant's, looked up once."""
 
     def __init__(self, name: str) -> None:
-        self._ok, self._failed = (TENANT_REQUESTS.labels(name, outcome) for outcome in (OK, "failed"))
+        self._ok, self._refused, self._failed = (TENANT_REQUESTS.labels(name, one) for one in (OK, "refused", "failed"))
         self._kinds = [TENANT_TOKENS.labels(name, kind) for kind in ("prompt", "cached", "completion")]
         self._engine = TENANT_ENGINE.labels(name)
 
     def ended(self, record: UsageRecord) -> None:
-        (self._ok if record.outcome == OK else self._failed).inc()
+        outcome = record.outcome
+        (self._ok if outcome == OK else self._refused if outcome in REFUSED else self._failed).inc()
         tokens = record.prompt_tokens, record.cached_tokens, record.completion_tokens
         for kind, count in zip(self._kinds, tokens, strict=True):
             kind.inc(count)

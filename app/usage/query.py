@@ -13,7 +13,8 @@ Group = Literal["tenant", "key", "model", "task", "outcome", "batch", "minute", 
 GROUPS: tuple[Group, ...] = get_args(Group)
 WIDTHS: Mapping[str, int] = {"minute": 60, "hour": 3600, "day": 86_400}  # seconds, of UTC
 SUMS: Mapping[str, type] = {
-    "requests": int,
+    "requests": int,  # without those that were refused
+    "refused": int,
     "prompt_tokens": int,
     "cached_tokens": int,
     "completion_tokens": int,

@@ -75,6 +75,7 @@ def _command(system: System, source: Path, output: Path) -> list[str]:
 def _run(command: list[str], directory: Path, interrupt: Callable[[], bool] | None) -> tuple[int, float]:
     """The exit code, and the most MB of memory. It gets a Ctrl-C when `interrupt` says so."""
     until = time.monotonic() + _RUN_LIMIT_S
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # in a shell's background it is ignored
     with (directory / "command.log").open("ab") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
         while True:
             pid, status, usage = os.wait4(process.pid, os.WNOHANG)

@@ -113,6 +113,7 @@ def declared_metrics() -> list[MetricDeclared]:
     """The metrics of the replica, of batches, and of workers."""
     from app import telemetry
     from app.api.operations.batch_metrics import batch_metrics
+    from app.api.operations.budget_metrics import budget_metrics
     from app.api.operations.deployment_metrics import workers_by_state
     from app.api.operations.planner_metrics import planner_metrics
     from app.api.operations.usage_metrics import usage_metrics
@@ -133,6 +134,7 @@ def declared_metrics() -> list[MetricDeclared]:
             workers_by_state([], []),
             *planner_metrics({}),
             *usage_metrics(0),
+            *budget_metrics(b"\x90"),
         )
     ]
     own: list[Definition | WorkerMetric] = [

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from openai import OpenAI
@@ -142,6 +143,15 @@ def test_money_is_by_the_prices_of_cached_and_other_tokens(fleet: Fleet) -> None
             money += ((usage.prompt_tokens - hit) * 2.0 + hit * 0.5 + usage.completion_tokens * 8.0) / 1e6
     assert cached_tokens > 0
     assert spent(fleet, "key_money") == pytest.approx(money)
+
+
+def test_the_used_part_of_a_budget_is_in_the_metrics_of_each_replica(fleet: Fleet) -> None:
+    token = made(fleet, "metered", TenantLimits(budget=Budget(100, "tokens", "day")))
+    with client(fleet, 0, token) as c:
+        share = sum(ask(c) for _ in range(3)) / 100
+    line = f'xylem_budget_used_ratio{{key="",tenant="metered"}} {share}'
+    for url in fleet.urls():
+        wait_until(lambda url=url: line in httpx.get(f"{url}/metrics").text, "the metric says so")
 
 
 def test_requests_that_come_at_once_are_over_a_budget_by_one_answer_at_most(fleet: Fleet) -> None:

@@ -11,6 +11,7 @@ from urllib.parse import quote
 import httpx
 import openai
 import pytest
+import yaml
 from openai.types import Batch
 
 from app.batch.records import RECORD
@@ -291,9 +292,13 @@ def test_limits_changed_by_a_command_hold_without_a_restart(served: Stack) -> No
     xylem(served, "keys", "set", "dora", "--models", "none", "--max-tokens", "4")
     wait_until(lambda: chat(served, key, max_tokens=1).status_code == 200, "all models are allowed", WITHIN_S)
     assert chat(served, key, max_tokens=5).status_code == 400
-    xylem(served, "tenants", "set", "blue", "--max-tokens", "2")
+    outcome = xylem(served, "tenants", "set", "blue", "--max-tokens", "2", "--budget", "$1000000/day")
+    card = yaml.safe_load(outcome.stdout)["tenants"]["blue"]
+    assert (card["max_tokens"], card["budget"], "dora" in card["keys"]) == (2, "$1000000/day", True), "its new state"
+    assert "no model has a price" in outcome.stderr
+    assert "XYLEM_REQUIRE_KEYS" not in outcome.stderr
     wait_until(lambda: chat(served, key, max_tokens=3).status_code == 400, "the tenant's holds, too", WITHIN_S)
-    xylem(served, "tenants", "set", "blue", "--max-tokens", "none")
+    xylem(served, "tenants", "set", "blue", "--max-tokens", "none", "--budget", "none")
     wait_until(lambda: chat(served, key, max_tokens=3).status_code == 200, "it holds no more", WITHIN_S)
     assert "4" in xylem(served, "keys", "list").stdout
     stderr = xylem(served, "keys", "create", "eve", "--tenant", "nowhere", code=1).stderr

@@ -113,9 +113,13 @@ def test_sums_are_by_what_is_asked_for(database: UsageDatabase) -> None:
     assert asked(batch=True) == []
     (row,) = database.grouped(UsageQuery(0, day, ("key",)), 100)
     assert row == {
-        "key": "k", "key_name": "name", "requests": 2, "prompt_tokens": 20, "cached_tokens": 8,
+        "key": "k", "key_name": "name", "requests": 2, "refused": 0, "prompt_tokens": 20, "cached_tokens": 8,
         "completion_tokens": 10, "images": 0, "engine_s": 0.0, "cost": 20.0,
     }  # fmt: skip
+    for name, outcome in (("e", "rate_limit_exceeded"), ("f", "worker_lost")):
+        database.write([msgspec.structs.replace(record(name, tenant="z"), at=5.0, outcome=outcome)], {})
+    (row,) = database.grouped(UsageQuery(0, day, tenants=["z"]), 100)
+    assert (row["requests"], row["refused"]) == (1, 1), "what was refused is counted apart, and what failed is not"
     with pytest.raises(RequestError, match="more than 1 rows"):
         database.grouped(UsageQuery(0, 2 * day, ("tenant",)), 1)
 

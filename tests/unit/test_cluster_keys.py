@@ -52,6 +52,7 @@ def groups(k: Keys, a: str, b: str) -> Iterator[list[str]]:
         k.group_epoch(pool), *k.release(run, worker, pool),
         k.planning(), k.traffic(1), k.traffic_of(a, 300), k.planner_leader(), k.planner_speeds(), k.desired(pool),
         k.usage(), k.usage_leader(), k.usage_aside(), *k.media_held(),
+        k.budgets(), k.budget_notices(), k.budget_leader(),
     ]  # fmt: skip
     others = [k.worker(WorkerId(b)), k.loads(PoolId(b)), k.starting(PoolId(b)), k.request(RunId(b)), k.api(ApiId(b))]
     batch, key, part = BatchId(a), KeyId(b), 3

@@ -11,6 +11,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import REGISTRY, Collector
 
 from app.api.operations.batch_metrics import batch_metrics
+from app.api.operations.budget_metrics import budget_metrics
 from app.api.operations.planner_metrics import planner_metrics
 from app.api.operations.usage_metrics import usage_metrics
 from app.api.state import ApiState
@@ -19,7 +20,7 @@ from app.ids import PoolId
 from app.messages.lease import Lease, WorkerMetric, decode_worker_metrics
 from app.metric_families import STATES, families, worker_state
 from app.planner.desired import Desired, decode_desired
-from app.store import clock
+from app.store import Command, clock
 from app.telemetry import REDIS_UP, logger
 
 log = logger(__name__)
@@ -52,7 +53,8 @@ class DeploymentMetrics(Collector):
             raw_metrics = await state.wire.execute([("GET", state.keys.metrics(lease.worker.id)) for lease in leases])
             scaled_pools = [name for name, pool in state.pools.items() if pool.scale is not None]
             raw_desired = await state.wire.execute_each([("GET", state.keys.desired(pool)) for pool in scaled_pools])
-            (waiting,) = await state.wire.execute_each([("XLEN", state.keys.usage())])
+            more: list[Command] = [("XLEN", state.keys.usage()), ("GET", state.keys.budgets())]
+            waiting, budgets = await state.wire.execute_each(more)
         except StoreDown:
             REDIS_UP.set(0)
             return
@@ -62,6 +64,7 @@ class DeploymentMetrics(Collector):
             workers_by_state(list(state.pools), leases),
             *worker_metrics(leases, raw_metrics),
             *(usage_metrics(waiting) if isinstance(waiting, int) else ()),
+            *(budget_metrics(budgets) if isinstance(budgets, bytes) else ()),
             *planner_metrics(_understood(scaled_pools, raw_desired)),
         ]
 

@@ -31,17 +31,17 @@ TENANTS = Dashboard(
         ),
         panel("Cached share of prompts", "percentunit", {_TENANT: ratio(_tokens("cached"), _tokens("prompt"))}),
         panel(
-            "Requests that failed",
+            "Requests without an answer",
             "percentunit",
             {
                 _TENANT: or_zero(
                     ratio(
-                        sum_by("tenant", rate("xylem_tenant_requests_total", 'outcome="failed"')),
+                        sum_by("tenant", rate("xylem_tenant_requests_total", 'outcome!="ok"')),
                         sum_by("tenant", rate("xylem_tenant_requests_total")),
                     )
                 )
             },
-            "Or were refused, or cancelled by their client.",
+            "They failed, were refused, or cancelled by their client.",
         ),
         panel(
             "Usage that is not in SQL yet",

@@ -56,7 +56,7 @@ check: .venv/.dev docs ## lint, types, import contracts, documentation, known vu
 docs: .venv/.dev ## the documentation, into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
-reference: .venv/.dev ## write the pages of docs/reference that are made from the code, and the keys in ops/redis-acl.conf
+reference: .venv/.dev ## write the pages of docs/reference that are made from the code, and the keys in ops/acl/redis-acl.conf
 	@$(BIN)/python -m ops.docs.reference
 
 walk: .venv/.dev ## [BEFORE=commit]: the functions of ours that a chat passes on its way to the queue; a table, and one line of JSON (a minute)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from app.cli.api import api
+from app.cli.assets import assets
 from app.cli.batch import batch
 from app.cli.chat import chat
 from app.cli.check import check
@@ -68,6 +69,7 @@ cli.command()(api)
 cli.command()(pull)
 cli.command()(models)
 cli.command()(convert)
+cli.command()(assets)
 cli.add_typer(keys)
 cli.add_typer(tenants)
 cli.add_typer(batch)

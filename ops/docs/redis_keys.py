@@ -1,4 +1,4 @@
-"""The table of Redis keys, `app/keys/keys.toml`: as a page, and as what the users of ops/redis-acl.conf may use."""
+"""The table of Redis keys, `app/keys/keys.toml`: as a page, and as what the users of ops/acl/redis-acl.conf may use."""
 
 import re
 import tomllib
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 ROOT = Path(__file__).parents[2]
-ACL = ROOT / "ops" / "redis-acl.conf"
+ACL = ROOT / "ops" / "acl" / "redis-acl.conf"
 _USER = re.compile(r"^user xylem-(\w+) .*$", re.MULTILINE)
 _SELECTORS = re.compile(r" \(.*")
 _PATTERN = re.compile(r" (?:%R)?~xylem:(\S+)")

@@ -1,6 +1,6 @@
 """`make reference`: what is made from the code and from tables of data.
 
-The pages of docs/reference, the keys in ops/redis-acl.conf, llms.txt, and the table in README.md.
+The pages of docs/reference, the keys in ops/acl/redis-acl.conf, llms.txt, and the table in README.md.
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""Redis with a user for each kind of process (ops/redis-acl.conf), and Redis over TLS: the whole system over both."""
+"""Redis with a user for each kind of process (redis-acl.conf), and Redis over TLS: the whole system over both."""
 
 import base64
 import io
@@ -58,7 +58,7 @@ def answers(client: "Redis") -> bool:
 
 
 class Guarded:
-    """A store with the users of ops/redis-acl.conf, and one that may do anything."""
+    """A store with the users of ops/acl/redis-acl.conf, and one that may do anything."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -77,7 +77,7 @@ class Guarded:
 @pytest.fixture(scope="module", params=["valkey", "redis"])
 def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     directory = tmp_path_factory.mktemp("guarded")
-    rules = (ROOT / "ops" / "redis-acl.conf").read_text()
+    rules = (ROOT / "ops" / "acl" / "redis-acl.conf").read_text()
     rules = re.sub(r"<(\w+)_PASSWORD>", lambda m: f"pw-xylem-{m[1].lower()}", rules)
     (directory / "store.conf").write_text(f"{rules}\nuser admin on >pw-admin ~* &* +@all\n")
     binary = str(get_binary_path()) if request.param == "valkey" else shutil.which("redis-server")

@@ -21,7 +21,7 @@ from tests.cluster import Cluster, Node, redis_cluster
 from tests.stack import ROOT, stop, wait_until
 from tests.wires import connected
 
-ACL = ROOT / "ops" / "redis-acl.conf"
+ACL = ROOT / "ops" / "acl" / "redis-acl.conf"
 HOME = "{home}:x"
 TAGS = [f"{{t{i}}}:" for i in range(30)]  # on all nodes
 

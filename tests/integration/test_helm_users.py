@@ -1,4 +1,4 @@
-"""A real Valkey with the users that the chart of ops/helm makes of ops/redis-acl.conf."""
+"""A real Valkey with the users that the chart of ops/helm makes of ops/acl/redis-acl.conf."""
 
 import subprocess
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The table of Redis keys has each, and ops/redis-acl.conf its users' rights: nobody has to find out in production."""
+"""The table of Redis keys has each, and ops/acl/redis-acl.conf its users' rights: nobody finds out in production."""
 
 import inspect
 import re

@@ -232,6 +232,8 @@ class Settings(BaseSettings):
     # host. None: the file `usage.sqlite` of XYLEM_STATE.
     usage_url: Annotated[SecretStr, AfterValidator(_database)] | None = None
     usage_report_s: Annotated[float, Field(gt=0)] = 20.0  # how long the database may work on a report over HTTP
+    # The folder of the processes' logs whose ends admins are shown. `xylem up` sets it. None: none is shown.
+    logs: Path | None = None
     console: bool = True  # whether the API has the console, pages for a browser, at /console
     # Origins whose web pages may send requests, besides our own: `https://app.example,http://localhost:3000`; `*`: all.
     allowed_origins: Annotated[frozenset[str], NoDecode, _ORIGINS] = _NONE

@@ -40,6 +40,7 @@ from app.api.operations import (
     admin,
     erasures,
     health,
+    logs,
     loras,
     pool_state,
     prefixes,
@@ -247,7 +248,7 @@ def create_app(settings: Settings | None = None, leaving: asyncio.Event | None =
     app.include_router(root.router)
     app.include_router(repository_routes.router)
     app.include_router(repository_routes.changes)
-    _include(app, admin, erasures, loras, pool_state, prefixes, tenants, spending, usage_reports, fleet)
+    _include(app, admin, erasures, loras, pool_state, prefixes, tenants, spending, usage_reports, fleet, logs)
     if settings.console:
         app.include_router(console(settings))
     handlers: dict[str, Handler] = {

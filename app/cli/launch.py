@@ -73,7 +73,7 @@ def launch(
         components = stack.workers(pools, counts, settings, env)
         first = {pool: max(scale.least, min(workers[pool], scale.most)) for pool, scale in scales.items()}
         parts = [
-            stack.api(settings, env),
+            stack.api(settings, env, logs),
             *chain.from_iterable(each[: first.get(pool, len(each))] for pool, each in components.items()),
             stack.batch(settings, env),
             stack.flower(flower_port, env),

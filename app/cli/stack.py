@@ -70,11 +70,11 @@ def sign_in_key(file: Path) -> str:
     return file.read_text()
 
 
-def api(settings: Settings, env: Mapping[str, str]) -> Component:
+def api(settings: Settings, env: Mapping[str, str], logs: Path) -> Component:
     """The only process with the key of the console's link."""
     argv = [sys.executable, "-m", "app.cli", "api"]
     url, drain_s = f"{base_url(settings)}/live", min(settings.drain_timeout_s, _API_DRAIN_S)
-    env = {**env, "XYLEM_DRAIN_TIMEOUT_S": str(drain_s)}
+    env = {**env, "XYLEM_DRAIN_TIMEOUT_S": str(drain_s), "XYLEM_LOGS": str(logs.resolve())}
     if settings.sign_in_key is not None:
         env["XYLEM_SIGN_IN_KEY"] = settings.sign_in_key.get_secret_value()
     return Component("api", argv, env, lambda _: probes.http_ok(url), _API_AND_FLOWER)

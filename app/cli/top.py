@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 Seen = dict[str, Any]  # as GET /admin/fleet has it
 _WIDTH = 4  # characters of a bar
-_COLUMNS = {"worker": 8, "state": 8, "seats": 11, "KV blocks held": 14, "cached": 6, "queue": 12, "prefill": 7}
+_COLUMNS = {"worker": 8, "state": 8, "running": 11, "KV blocks used": 14, "cached": 6, "queue": 12, "prefill": 7}
 _REQUESTS = 8
 
 
@@ -60,11 +60,12 @@ def shown(look: Seen) -> "RenderableType":
     from rich.text import Text
 
     workers = sum(len(pool["workers"]) for pool in look["pools"])
-    head = f"{workers} workers; replica {look['replica']}: {look['in_flight']} requests, {look['held']} held\n"
+    requests = f"{look['in_flight']} requests, {look['held']} waiting for room"
+    head = f"{workers} workers; replica {look['replica']}: {requests}\n"
     parts: list[RenderableType] = [Text(head, style="dim")]
     for pool in look["pools"]:
         role = pool["role"] if pool["task"] == "generate" else pool["task"]
-        about = f" {pool['model']}, {role}" + (f", {pool['held']} wait for room" if pool["held"] else "")
+        about = f" {pool['model']}, {role}" + (f", {pool['held']} waiting for room" if pool["held"] else "")
         parts += [Text.assemble((pool["pool"], "bold"), about), _workers(pool["workers"])]
         parts += [Text(f"{one['id']} lost", style="red") for one in pool["lost"]]
         parts.append(Text())
@@ -85,7 +86,7 @@ def _workers(workers: list[Seen]) -> "RenderableType":
 def _worker(worker: Seen) -> list[str]:
     blocks, reservations, speed = worker["blocks"], worker["reserved"], worker["speeds"]["prefill_tokens_per_s"]
     waiting = f" +{worker['waiting']}" if worker["waiting"] else ""
-    lent_note = f" ({blocks['lent']} lent)" if blocks["lent"] else ""
+    lent_note = f" ({blocks['lent']} kept)" if blocks["lent"] else ""
     return [
         worker["id"],
         worker["state"],

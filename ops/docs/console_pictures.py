@@ -89,7 +89,7 @@ def play(page: Page) -> None:
 def fleet_page(page: Page) -> None:
     page.wait_for_selector(".card")
     page.wait_for_function("() => document.querySelectorAll('tbody tr').length > 6")
-    page.get_by_role("button", name="Read the prefixes").click()
+    page.get_by_role("button", name="Show prefixes").click()
     page.wait_for_selector(".tree")
     page.wait_for_timeout(3000)  # speeds are measured
     page.evaluate("window.scrollTo(0, 0)")
@@ -105,7 +105,7 @@ def way(s: Stack, page: Page) -> None:
         if len(httpx.get(f"{s.url}/requests/{id_}").json()["prompts"][0]["workers"]) > 1:
             break
     page.get_by_label("Request", exact=True).fill(id_)
-    page.get_by_role("button", name="Show its way").click()
+    page.get_by_role("button", name="Show its timeline").click()
     page.wait_for_selector(".timeline .stages")
 
 

@@ -1,6 +1,7 @@
 """The console in a real browser: each page does its work against real processes, without an error, for everybody."""
 
 import json
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -24,7 +25,10 @@ expect.set_options(timeout=60_000)
 
 
 served = served_by(
-    {POOL: mock_pool(step_ms=20.0)}, {"w1": POOL, "w2": POOL, "batch": "batch"}, XYLEM_SIGN_IN_KEY="a-link"
+    {POOL: mock_pool(step_ms=20.0)},
+    {"w1": POOL, "w2": POOL, "batch": "batch"},
+    XYLEM_SIGN_IN_KEY="a-link",
+    XYLEM_LOGS="{path}",
 )
 
 
@@ -54,8 +58,11 @@ def test_the_fleet_is_live(opened: Tab, served: Stack) -> None:
         lines = streaming.iter_lines()  # kept: without it the connection would be closed
         next(lines)
         expect(section).to_contain_text("1 of 64")
+        expect(section).to_contain_text(re.compile(r"about \d+ tokens/s"))
         expect(page.get_by_role("region", name="Latest requests")).to_contain_text("answering on")
     expect(section.get_by_role("img", name="KV blocks cached").first).to_be_visible()
+    host = leases(served, POOL)[0].worker.host
+    expect(page.get_by_role("region", name="Hosts").get_by_role("row", name=host)).to_contain_text("2")
     worker = leases(served, POOL)[0].worker.id
     assert httpx.post(f"{served.url}/admin/pools/{POOL}/sleep", json={"workers": [worker]}, timeout=60).is_success
     card = section.locator("li", has_text=worker)
@@ -84,8 +91,8 @@ def test_a_requests_way_is_shown_also_where_its_worker_died(opened: Tab, served:
     top = served.xylem("top", "--once", "--url", served.url).stdout
     assert f"{grave.get_by_role('heading').inner_text()} lost" in top
     page.get_by_label("Request", exact=True).fill(id_)
-    page.get_by_role("button", name="Show its way").click()
-    expect(page.locator(".timeline")).to_contain_text("It moved 1 times to another worker")
+    page.get_by_role("button", name="Show its timeline").click()
+    expect(page.locator(".timeline")).to_contain_text("It moved to another worker once")
     expect(page.locator(".timeline .stages > li")).to_have_count(4)
     served.wait_ready(2)
 
@@ -95,7 +102,7 @@ def test_the_tree_of_prefixes_shows_what_prompts_share_and_who_has_it(opened: Ta
     for end in ("one", "two", "three"):
         chat(served, f"{LONG} {end}")
     opened.go("/console/fleet")
-    opened.page.get_by_role("button", name="Read the prefixes").click()
+    opened.page.get_by_role("button", name="Show prefixes").click()
     tree = opened.page.locator(".tree").first
     expect(tree).to_contain_text("Cached on")
     holders = {lease.worker.id for lease in leases(served, POOL)}
@@ -171,8 +178,23 @@ def test_a_file_that_is_no_batch_is_not_submitted(opened: Tab) -> None:
     opened.go("/console/batches")
     file: Any = {"name": "photo.jsonl", "mimeType": "application/jsonl", "buffer": b"\x89PNG"}
     opened.page.get_by_label("Drop a file of requests here").set_input_files(file)
-    expect(opened.page.locator("form.upload [role=status]")).to_contain_text("its first line is no JSON")
+    expect(opened.page.locator("form.upload [role=status]")).to_contain_text("its first line is not JSON")
     expect(opened.page.get_by_role("button", name="Submit the batch")).to_be_disabled()
+
+
+def test_the_end_of_each_processs_log_is_shown(opened: Tab, served: Stack) -> None:
+    """Shown are the last lines of a long log; a name that leads out of the folder is that of no process."""
+    (served.directory / "long.log").write_text("a line of it\n" * 10_000 + "the last line\n")
+    opened.go("/console/fleet")
+    logs = opened.page.get_by_role("region", name="Logs", exact=True)
+    logs.get_by_label("Process").select_option("long")
+    expect(logs.locator("pre")).to_contain_text("the last line")
+    end = httpx.get(f"{served.url}/admin/logs/long").json()
+    assert (end["lines"][0], end["lines"][-1], end["whole"]) == ("a line of it", "the last line", False)
+    assert len("\n".join(end["lines"])) <= 2**16
+    (served.directory.parent / "secret.log").write_text("secret")
+    assert httpx.get(f"{served.url}/admin/logs/..%2Fsecret").status_code == 404
+    assert httpx.get(f"{served.url}/admin/logs", headers={"origin": "http://evil.example"}).status_code == 403
 
 
 @pytest.fixture(scope="module")

@@ -112,6 +112,7 @@ WITHOUT = [
     ("get", "/admin/loras", 1), ("delete", "/admin/loras/{name}", 20),
     ("get", "/admin/usage", 30), ("get", "/v1/usage", 30), ("get", "/v1/organization/usage/completions", 40),
     ("get", "/admin/fleet", 1), ("get", "/admin/fleet/prefixes", 1),
+    ("get", "/admin/logs", 1), ("get", "/admin/logs/{process}", 20),
     ("get", "/admin/tenants", 1), ("get", "/admin/tenants/{tenant}", 20), ("delete", "/admin/tenants/{tenant}", 20),
     ("get", "/admin/keys", 1), ("get", "/admin/keys/{key}", 20), ("delete", "/admin/keys/{key}", 20),
     ("get", "/admin/prices", 1), ("get", "/admin/spending", 1), ("get", "/v1/spending", 1), ("get", "/admin/audit", 30),

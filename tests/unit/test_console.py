@@ -111,8 +111,8 @@ def test_top_shows_each_worker_in_a_line(width: int) -> None:
     lines = capture.get().splitlines()
     (worker,) = (line for line in lines if line.startswith("one "))
     assert "3/8 +1" in worker
-    assert any(line.startswith(POOL) and line.rstrip().endswith(", 3 wait for room") for line in lines)
-    assert "50/200 (10 lent)" in worker
+    assert any(line.startswith(POOL) and line.rstrip().endswith(", 3 waiting for room") for line in lines)
+    assert "50/200 (10 kept)" in worker
     assert any(line.startswith("a ") and "1.500 s" in line for line in lines)
     assert any("answering one" in line for line in lines)
 

@@ -3,25 +3,31 @@
 import { watch } from "./api.js";
 import { legend } from "./bars.js";
 import { h, keyed, problem, say } from "./dom.js";
-import { clock } from "./format.js";
+import { clock, compact, plural } from "./format.js";
+import { decodingSpeed, hosts } from "./hosts.js";
+import { logs } from "./logs.js";
 import { prefixes } from "./prefixes.js";
 import { requests } from "./requests.js";
 import { workerCard } from "./worker.js";
 
-const BARS = [["held", "held by requests"], ["lent", "of these lent to decode workers"], ["cached", "cached"]];
+const BARS = [["held", "used by requests"], ["lent", "of these kept for decode workers"], ["cached", "cached"]];
 
 export function page() {
   const summary = h("p", { class: "hint" }, "Waiting for the fleet …");
   const pools = h("div", { class: "pools" });
   const latest = requests();
   const shared = prefixes();
-  const element = h("div", { class: "fleet" }, h("h1", {}, "Fleet"), summary, legend(BARS), pools, latest.element, shared.element);
+  const machines = hosts();
+  const ends = logs();
+  const element = h("div", { class: "fleet" }, h("h1", {}, "Fleet"), summary, legend(BARS), pools, machines.element, latest.element, shared.element, ends.element);
   let watching = null;
 
   function update(now) {
     const workers = now.pools.reduce((sum, pool) => sum + pool.workers.length, 0);
-    say(summary, `${workers} workers in ${now.pools.length} pools. This API replica, ${now.replica}, has ${now.in_flight} requests, `
-      + `${now.held} of them held until there is room.`);
+    const speed = now.pools.flatMap((pool) => pool.workers).reduce((sum, worker) => sum + (decodingSpeed(worker) ?? 0), 0);
+    say(summary, `${plural(workers, "worker")} in ${plural(now.pools.length, "pool")}, about ${compact(speed)} tokens/s. This API replica, ${now.replica}, has `
+      + `${plural(now.in_flight, "request")}, ${now.held} of them waiting for a worker with room.`);
+    machines.update(now.pools);
     keyed(pools, now.pools, (pool) => pool.pool, poolSection);
     latest.update(now.requests);
   }
@@ -30,6 +36,7 @@ export function page() {
     element,
     show() {
       watching = new AbortController();
+      ends.load();
       watch("/admin/fleet", { kind: "admin", signal: watching.signal, show: update, failed: problem });
     },
     hide: () => watching?.abort(),
@@ -44,10 +51,10 @@ function poolSection({ pool: name }) {
   return {
     element,
     update(pool) {
-      const does = { both: "prefill and decode", prefill: "prefill", decode: "decode", encode: "pictures encoded for others" };
+      const does = { both: "prefill and decode", prefill: "prefill", decode: "decode", encode: "encoding pictures for other workers" };
       say(about, `${pool.model} on ${pool.engine}: ${pool.task === "generate" ? (does[pool.role] ?? pool.role) : pool.task}`
         + (pool.workers.length ? "." : ". No worker is live.")
-        + (pool.held ? ` ${pool.held} requests wait for room.` : ""));
+        + (pool.held ? ` ${plural(pool.held, "request")} waiting for room.` : ""));
       keyed(cards, [...pool.lost, ...pool.workers], (worker) => worker.id, (worker) => (worker.at ? lostCard(worker) : workerCard(worker)));
     },
   };

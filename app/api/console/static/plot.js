@@ -21,15 +21,15 @@ export function usagePlot(title, [group, groupName], step, count) {
     Object.entries(MEASURES).map(([value, [name]]) => h("option", { value }, name)));
   const top = h("span", {});
   const middle = h("span", {});
-  const columns = h("div", { class: "columns", role: "img" });
+  const columns = h("div", { class: "columns", role: "img", "aria-label": title });
   const times = h("div", { class: "times", "aria-hidden": "true" });
   const plot = h("div", { class: "plot" }, h("div", { class: "scale", "aria-hidden": "true" }, top, middle, h("span", {}, "0")), columns, times);
   const key = h("ul", { class: "legend" });
   const body = h("tbody", {});
   const region = h("div", { class: "wide", role: "region", "aria-label": `${title}: sums`, tabindex: "0" }, h("table", {},
     h("thead", {}, h("tr", {}, [groupName, ...Object.values(MEASURES).map(([name]) => name)].map((name) => h("th", { scope: "col" }, name)))), body));
-  const none = h("p", { class: "hint" }, "Nothing was used.");
-  const some = h("div", {}, h("div", { class: "actions" }, h("label", { for: measure.id }, "Show"), measure), key, plot, region);
+  const none = h("p", { class: "hint", $hidden: true }, "Nothing was used.");
+  const some = h("div", { $hidden: true }, h("div", { class: "actions" }, h("label", { for: measure.id }, "Show"), measure), key, plot, region);
   const element = h("section", { "aria-labelledby": heading }, h("h2", { id: heading }, title), some, none);
   let rows = [];
   let from = 0;

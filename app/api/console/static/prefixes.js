@@ -8,7 +8,7 @@ import { count } from "./format.js";
 export function prefixes() {
   const heading = newId("prefixes");
   const found = h("div", {});
-  const button = h("button", { type: "button", onclick: () => load() }, "Read the prefixes");
+  const button = h("button", { type: "button", onclick: () => load() }, "Show prefixes");
   const element = h("section", { "aria-labelledby": heading },
     h("h2", { id: heading }, "Shared prefixes"),
     h("p", { class: "hint" }, "What the last prompts of this API replica have in common, by digests of their blocks; prompts themselves are not kept."),
@@ -20,7 +20,7 @@ export function prefixes() {
       const { pools } = await read("/admin/fleet/prefixes", { kind: "admin" });
       const shown = pools.flatMap(poolTree);
       found.replaceChildren(...(shown.length ? shown : [h("p", {}, "No two prompts had a block in common lately.")]));
-      button.textContent = "Read them again";
+      button.textContent = "Refresh";
     } catch (error) {
       found.replaceChildren(h("p", { class: "failed" }, error.message));
     } finally {
@@ -41,6 +41,6 @@ const branch = (nodes, among) => h("ul", { class: "tree" }, nodes.map((node) => 
   node.longer.length ? branch(node.longer, among) : null)));
 
 function where(places) {
-  if (places === null) return "Where it is cached is not known.";
-  return places.length ? `Cached on ${places.join(", ")}.` : "No cache has all of it now.";
+  if (places === null) return "The engine does not report where it is cached.";
+  return places.length ? `Cached on ${places.join(", ")}.` : "No worker has all of it cached now.";
 }

@@ -1,4 +1,4 @@
-// The latest requests of this replica, and the way of one: of any replica, by its id.
+// The latest requests of this replica, and the timeline of one: of any replica, by its id.
 
 import { announce, h, keyed, newId, say } from "./dom.js";
 import { count, seconds } from "./format.js";
@@ -7,23 +7,23 @@ import { timeline } from "./timeline.js";
 export function requests() {
   const rows = h("tbody");
   const id = h("input", { id: "request-id", required: true, placeholder: "chatcmpl-…", spellcheck: "false" });
-  const form = h("form", { class: "find" }, h("label", { for: "request-id" }, "Request"), id, h("button", { type: "submit" }, "Show its way"));
+  const form = h("form", { class: "find" }, h("label", { for: "request-id" }, "Request"), id, h("button", { type: "submit" }, "Show its timeline"));
   const title = h("h3", { tabindex: "-1", $hidden: true });
   const way = h("div", {});
   const heading = newId("requests");
   const element = h("section", { "aria-labelledby": heading }, h("h2", { id: heading }, "Latest requests"),
     h("div", { class: "wide", role: "region", "aria-label": "Table of requests", tabindex: "0" }, h("table", {},
-      h("thead", {}, h("tr", {}, ["Request", "Model", "State", "Prompt", "First token", "In all"].map((name) => h("th", { scope: "col" }, name)))),
+      h("thead", {}, h("tr", {}, ["Request", "Model", "State", "Prompt", "First token", "Total"].map((name) => h("th", { scope: "col" }, name)))),
       rows)),
     form, title, way);
 
   async function show(request) {
     id.value = request;
-    title.textContent = `The way of ${request}`;
+    title.textContent = `Timeline of ${request}`;
     title.hidden = false;
     way.replaceChildren(await timeline(request, "admin"));
     title.focus();
-    announce("The request's way is shown.");
+    announce("The timeline is shown.");
   }
   form.addEventListener("submit", (event) => {
     event.preventDefault();

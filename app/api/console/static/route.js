@@ -5,7 +5,7 @@ import { legend, stack } from "./bars.js";
 import { h } from "./dom.js";
 import { count, seconds } from "./format.js";
 
-const PARTS = [["wait", "wait"], ["prefill", "computing the prompt"], ["others", "delay of others"]];
+const PARTS = [["wait", "wait"], ["prefill", "computing the prompt"], ["others", "delay to other requests"]];
 
 /** Loads it; also shows why there is none. */
 export async function routeOf(id) {

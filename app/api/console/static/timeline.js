@@ -1,4 +1,4 @@
-// The way of a request: GET /requests/{id}, as one bar for each stage.
+// The timeline of a request: GET /requests/{id}, as one bar for each stage.
 
 import { legend } from "./bars.js";
 import { read } from "./api.js";
@@ -27,13 +27,15 @@ const underWay = (p) => `It is ${p.state}${p.workers.length ? ` on ${p.workers.j
 
 function ended(prompt) {
   const attempts = prompt.attempts > 1
-    ? ` It moved ${prompt.attempts - 1} times to another worker; the times are those of the last attempt.` : "";
+    ? ` It moved to another worker ${times(prompt.attempts - 1)}; the times below are those of the last attempt.` : "";
   const rows = stages(prompt);
   return h("div", {},
     h("p", {}, `${prompt.model}: ${prompt.outcome}, arrived at ${clock(prompt.arrived)}, ${count(prompt.prompt_tokens)} tokens of prompt, `
       + `${seconds(prompt.ended_s)} in all.${attempts}`),
     h("ol", { class: "stages" }, rows.map((stage) => row(stage, prompt.ended_s))));
 }
+
+const times = (n) => (n === 1 ? "once" : n === 2 ? "twice" : `${n} times`);
 
 /** [{ name, kind, from, to, where }], in seconds since the request's arrival. */
 export function stages(prompt) {

@@ -14,7 +14,7 @@ export function upload() {
   const about = h("p", { role: "status" });
   const submit = h("button", { type: "submit", class: "primary", disabled: true }, "Submit the batch");
   const form = h("form", { class: "upload", "aria-label": "A new batch" }, input, zone,
-    h("div", { class: "actions" }, h("label", { for: "window" }, "To be answered within"), window_, submit), about);
+    h("div", { class: "actions" }, h("label", { for: "window" }, "Completion window"), window_, submit), about);
   let chosen = null; // { file, endpoint }
 
   async function choose(file) {
@@ -72,9 +72,9 @@ async function lookAt(file) {
   try {
     first = JSON.parse(lines[0]);
   } catch (error) {
-    if (lines.length > 1 || file.size <= FIRST_BYTES) throw new Error(`its first line is no JSON: ${error.message}`);
+    if (lines.length > 1 || file.size <= FIRST_BYTES) throw new Error(`its first line is not JSON: ${error.message}`);
     throw new Error("its first line is too long to be looked at here: use xylem batch submit.");
   }
-  if (typeof first?.url !== "string") throw new Error("its first line names no url, such as /v1/chat/completions.");
+  if (typeof first?.url !== "string") throw new Error('its first line has no "url", such as /v1/chat/completions.');
   return { endpoint: first.url, lines: file.size <= FIRST_BYTES ? lines.length : 0 };
 }

@@ -2,14 +2,15 @@
 
 import { setStack, stack } from "./bars.js";
 import { h, say } from "./dom.js";
-import { bytes, compact, count, percent, seconds } from "./format.js";
+import { bytes, compact, count, percent, plural, seconds } from "./format.js";
+import { decodingSpeed } from "./hosts.js";
 
 export function workerCard({ id }) {
   const state = h("span", { class: "state" });
   const host = h("p", { class: "hint" });
   const byLoad = h("p", { class: "hint", $hidden: true });
-  const seats = meter("Seats");
-  const blocks = meter("KV blocks held");
+  const seats = meter("Running requests");
+  const blocks = meter("KV blocks in use");
   const cached = meter("KV blocks cached");
   const facts = h("dl", { class: "figures" });
   const element = h("li", { class: "card" },
@@ -48,20 +49,23 @@ function showSeats(meter, { running, waiting, seats }) {
 }
 
 function showBlocks(held, cached, { total, held: used, lent, cached: known }) {
-  show(held, `${compact(used)} of ${compact(total)}${lent ? `, ${compact(lent)} lent` : ""}`,
+  show(held, `${compact(used)} of ${compact(total)}${lent ? `, ${compact(lent)} kept for decode workers` : ""}`,
     [{ kind: "held", share: (used - lent) / total }, { kind: "lent", share: lent / total }]);
   if (known === null) cached.element.hidden = true;
   else show(cached, `${compact(known)} of ${compact(total)}`, [{ kind: "cached", share: known / total }]);
 }
 
-function showFacts(list, { aside, reserved, speeds }) {
+function showFacts(list, worker) {
+  const { aside, reserved, speeds } = worker;
+  const decoding = decodingSpeed(worker);
   const rows = [
-    ["queue", `${count(reserved.without_first_token)} requests, ${compact(reserved.tokens_to_compute)} tokens`],
+    ["queue", `${plural(reserved.without_first_token, "request")}, ${compact(reserved.tokens_to_compute)} tokens`],
+    ["decode", decoding === null ? "–" : `about ${compact(decoding)} tokens/s`],
     ["prefill", speeds.prefill_tokens_per_s ? `${compact(speeds.prefill_tokens_per_s)} tokens/s` : "–"],
-    ["in prefill", percent(speeds.busy)],
-    ["a request takes", speeds.request_s ? seconds(speeds.request_s) : "–"],
+    ["time in prefill", percent(speeds.busy)],
+    ["time per request", speeds.request_s ? seconds(speeds.request_s) : "–"],
   ];
-  if (aside) rows.push(["give way", `${count(aside)} requests`]);
+  if (aside) rows.push(["preemptible", plural(aside, "request")]);
   if (reserved.blocks_to_pull) rows.push(["to pull", `${compact(reserved.blocks_to_pull)} blocks`]);
   if (speeds.pulled_bytes_per_s) rows.push(["KV pulled", `${bytes(speeds.pulled_bytes_per_s)}/s`]);
   if (speeds.host_bytes_per_s) rows.push(["KV from host", `${bytes(speeds.host_bytes_per_s)}/s`]);

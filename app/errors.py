@@ -38,9 +38,9 @@ XylemError
 │   ├── HandoffFailed    …to get another engine's KV: it can compute the prompt itself
 │   └── EngineDead       …and will not recover
 ├── WorkerLost     502   the worker died with the request on it
-├── NoWorker       503   no live worker serves the model
+├── NoWorker       503   no live worker serves the model; carries Retry-After
 │   ├── AdapterLoading   …with its adapter yet: it is being loaded
-│   ├── PoolAsleep       …but some sleep; carries Retry-After
+│   ├── PoolAsleep       …but some sleep
 │   └── WeightsChanged   …with the weights that began this answer
 ├── NoProcess      503   no process can be started for what must not run in this one
 ├── MediaLost      503   a worker could not get the samples of a picture or a sound
@@ -65,7 +65,7 @@ import inspect
 from asyncio import CancelledError
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class XylemError(Exception):
@@ -306,6 +306,12 @@ class NoWorker(XylemError):
 
     status, code = 503, "no_worker"
 
+    def of(self, model: str) -> Self:
+        """The same, which names the model."""
+        self.message = self.message.replace("this model", f"the model '{model}'")
+        self.args = (self.message,)
+        return self
+
 
 class AdapterLoading(NoWorker):
     """A worker is loading this LoRA adapter. Try again."""
@@ -353,6 +359,8 @@ class StoreDown(XylemError):
     """Redis does not answer."""
 
     status, code = 503, "store_unavailable"
+    event: str = "redis_unreachable"  # of the log: the cause, whatever did not happen for it
+    url: str = ""  # of that Redis, without a password; empty: it is not known here
 
 
 class IssuerDown(XylemError):

@@ -385,6 +385,9 @@ class Settings(BaseSettings):
         "info"  # of all processes and engines; prompts are in no log, but of tenants that agreed
     )
     log_json: bool = False  # one JSON object a line
+    # Whether the API's log has a line, `request_ended`, after each request's end: method, route, status, seconds,
+    # bytes. It has no prompts, no keys and no query. Answers then cost a little more.
+    access_log: bool = False
 
     @field_validator("broker_url")
     @classmethod

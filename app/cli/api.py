@@ -27,6 +27,7 @@ def api(
 
     import uvicorn
 
+    from app.api.http.access_log import AccessLog
     from app.api.http.standing import Standing
     from app.api.http.uvicorn_protocol import DirectProtocol
     from app.api.http.uvicorn_server import Server, both_families
@@ -40,7 +41,7 @@ def api(
     except SettingsError as exc:
         refuse(exc.message)
     config = uvicorn.Config(
-        app,
+        AccessLog(app) if settings.access_log else app,
         host=settings.host,
         port=settings.port,
         loop="uvloop",
@@ -50,7 +51,7 @@ def api(
         log_config=None,  # create_app has set logging up
         proxy_headers=False,  # nothing here looks at the client's address
         server_header=False,
-        access_log=False,  # metrics and our own log events cost less
+        access_log=False,  # ours has what is needed, in the log's own form
         timeout_keep_alive=settings.keep_alive_s,
     )
     server = Server(config, leaving, Standing.of(settings), settings.drain_timeout_s)

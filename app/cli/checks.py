@@ -1,25 +1,23 @@
 """The checks of `xylem doctor`. Nothing heavy is imported: versions are read from the packages' metadata."""
 
 import os
-import platform
-import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal, cast
+from typing import TYPE_CHECKING, cast
 
-import psutil
 from msgspec import DecodeError
 from redis.exceptions import RedisError
 
 from app.addresses.redis_url import without_password
 from app.batch.storage import Storage
 from app.cli import probes
-from app.cli.stack import needs_preparation, shipped_model, usable_cores
+from app.cli.host_checks import Check, machine
+from app.cli.stack import needs_preparation, shipped_model
 from app.errors import SettingsError, XylemError
 from app.ids import WorkerId
 from app.kv.groups import grid_of, why_by_load
@@ -33,25 +31,19 @@ from app.pools.schema import Pool
 from app.settings import Settings, load_settings
 from app.store import sync_client
 
-State = Literal["ok", "warn", "fail"]  # fail: what is configured can't run
+if TYPE_CHECKING:
+    from redis import Redis
+
 _OLDEST_REDIS = 7
-_VLLM_MEMORY_GIB = 4
+_PINGS, _FAR_S = 5, 0.002
 _NEVER_RUN = "its adapter never ran on the real engine: see docs/guide/engines.md"
 _UNTRIED = ("trtllm", "omni")
 _NO_SETTINGS = {"XYLEM_TORCH_INDEX", "XYLEM_FLOWER_AUTH"}  # for installing, and for the compose file
 
 
-@dataclass(frozen=True)
-class Check:
-    name: str
-    state: State
-    found: str
-    advice: str = ""
-
-
 def run_checks(redis_url: str | None, pools_file: Path | None) -> list[Check]:
     """All checks, whichever of them fail. None: as the environment says."""
-    checks = [*_machine(), *_packages()]
+    checks = [*machine(), *_packages()]
     options = {"redis_url": redis_url, "pools_file": pools_file}
     try:
         settings = load_settings(**{key: value for key, value in options.items() if value is not None})
@@ -85,20 +77,6 @@ def _unknown() -> Iterator[Check]:
         if name.startswith("XYLEM_") and name not in variables:
             like = get_close_matches(name, variables, 1)
             yield Check(name, "warn", "no such setting", f"is it {like[0]}?" if like else "")
-
-
-def _machine() -> Iterator[Check]:
-    new_enough = (3, 11) <= sys.version_info[:2] <= (3, 13)
-    advice = "" if new_enough else "the engines have wheels for Python 3.11 to 3.13"
-    yield Check("Python", "ok" if new_enough else "warn", f"{platform.python_version()} {platform.machine()}", advice)
-    memory = psutil.virtual_memory().available / 2**30
-    enough = memory >= _VLLM_MEMORY_GIB
-    yield Check(
-        "machine",
-        "ok" if enough else "warn",
-        f"{len(usable_cores())} cores, {memory:.1f} GiB free",
-        "" if enough else f"a vLLM worker on CPU needs about {_VLLM_MEMORY_GIB} GiB",
-    )
 
 
 def _packages() -> Iterator[Check]:
@@ -168,6 +146,7 @@ def _redis(url: str) -> Iterator[Check]:
         return
     try:
         with sync_client(url, 2) as client:
+            yield round_trip_check(min(_ping_s(client) for _ in range(_PINGS)))
             server, memory, durable = client.info("server"), client.info("memory"), client.info("persistence")
     except RedisError as exc:
         yield Check("Redis", "warn", f"{safe_url}: {exc}", "to check the rest, allow the user to run INFO")
@@ -181,6 +160,18 @@ def _redis(url: str) -> Iterator[Check]:
     yield Check("eviction", "warn" if evicts else "ok", policy, "maxmemory-policy noeviction" if evicts else "")
     aof = bool(durable.get("aof_enabled"))
     yield Check("durability", "ok" if aof else "warn", f"AOF {'on' if aof else 'off'}", "" if aof else "appendonly yes")
+
+
+def _ping_s(client: "Redis") -> float:
+    began = time.perf_counter()
+    client.ping()
+    return time.perf_counter() - began
+
+
+def round_trip_check(seconds: float) -> Check:
+    far = seconds > _FAR_S
+    advice = "each request waits for two of them before its first token, and each token for one: put Redis nearer"
+    return Check("Redis' distance", "warn" if far else "ok", f"{1000 * seconds:.2f} ms", advice if far else "")
 
 
 def _blind_workers(settings: Settings) -> Iterator[Check]:

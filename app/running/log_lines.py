@@ -37,6 +37,7 @@ def setup_logging(level: str, *, json: bool, file: str | None = None) -> None:
     )
     handler = logging.StreamHandler() if file is None else WatchedFileHandler(file, encoding="utf-8")
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(processor=renderer, foreign_pre_chain=shared_processors))
+    logging.captureWarnings(capture=True)  # Python's, which are lines of the log then, too
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
     if level != "debug":
         for per_request in _PER_REQUEST:

@@ -12,9 +12,9 @@ from functools import partial
 from inspect import isawaitable
 from typing import NoReturn
 
-from redis.exceptions import RedisError
+from redis.exceptions import ConnectionError, RedisError, TimeoutError  # noqa: A004 (Redis' own)
 
-from app.errors import XylemError
+from app.errors import StoreDown, XylemError
 from app.telemetry import LOOP_FAILURES, logger
 
 log = logger(__name__)
@@ -152,6 +152,17 @@ class _Failures:
         if self._count & (self._count - 1):
             return
         if is_away:
-            log.warning(self._event, error=exc.message if isinstance(exc, XylemError) else repr(exc), **self._names)
+            error = exc.message if isinstance(exc, XylemError) else repr(exc)
+            event, facts = _told(exc, self._event)
+            log.warning(event, error=error, **facts, **self._names)
         else:
             log.error(self._event, exc_info=exc, **self._names)
+
+
+def _told(exc: BaseException, failing: str) -> tuple[str, dict[str, str]]:
+    """The event of the log, which is the cause where that is Redis: many loops fail of it. And its fields."""
+    if isinstance(exc, StoreDown):
+        return exc.event, {"failing": failing} | ({"url": exc.url} if exc.url else {})
+    if isinstance(exc, ConnectionError | TimeoutError):
+        return StoreDown.event, {"failing": failing}
+    return failing, {}

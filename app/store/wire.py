@@ -18,7 +18,7 @@ from app.errors import StoreDown
 from app.store.cluster import ClusterConnection
 from app.store.cluster_nodes import ClusterPool
 from app.store.connection import TIMEOUT_S, Command, Connection
-from app.store.refusal import store_down
+from app.store.refusal import shown_url, store_down
 
 # Errors of a replica, of a master without enough of them, of a server that isn't ready, and of a cluster that changes.
 _NOT_THERE = ("READONLY", "NOREPLICAS", "LOADING", "MASTERDOWN", "MOVED ", "ASK ", "CLUSTERDOWN", "TRYAGAIN")
@@ -38,6 +38,7 @@ class Wire:
         """
         self._client, self._timeout_s, self._steady_after_s = client, timeout_s, steady_after_s
         pool = client.connection_pool
+        self._url = shown_url(pool)
         self._pool = pool if isinstance(pool, ClusterPool) else None
         self.is_cluster = self._pool is not None
         self.publish = "SPUBLISH" if self.is_cluster else "PUBLISH"  # the command for a channel of `subscribe`
@@ -76,7 +77,7 @@ class Wire:
                 if self._connection is not None:
                     self._connection.suspect()
         assert failure is not None
-        raise store_down(failure) from failure
+        raise store_down(failure, self._url) from failure
 
     async def connection(self) -> AnyConnection:
         """The open connection: for a caller to whom it matters that Redis is the same as before. Raises: StoreDown."""
@@ -85,7 +86,7 @@ class Wire:
                 connection = await self._connect()
             return connection
         except _FAILURES as exc:
-            raise store_down(exc) from exc
+            raise store_down(exc, self._url) from exc
 
     async def execute_on(self, connection: AnyConnection, commands: Sequence[Command]) -> list[Any]:
         """The commands' replies, on that connection or not at all. Raises: StoreDown, as `execute`."""
@@ -143,7 +144,7 @@ class Wire:
             return _understood(await connection.execute(commands))
         except _FAILURES as exc:
             connection.suspect()
-            raise store_down(exc) from exc
+            raise store_down(exc, self._url) from exc
 
     async def _connect(self) -> AnyConnection:
         """One attempt for all waiting callers: with attempts in turn, each would wait for the others' failures."""

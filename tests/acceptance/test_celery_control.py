@@ -97,7 +97,7 @@ def test_a_killed_worker_leaves_nothing_of_itself_with_celery(served: Stack) -> 
         }
         assert not [members for members in bindings.values() if lease.worker.id.encode() in b"".join(members)]
         assert not [key for key in bindings if (b"pidbox" in key and b"reply" not in key) or b"celeryev" in key]
-        wait_until(lambda: "worker-" in httpx.get(f"{flower}/api/workers?refresh=1").text, "Flower hears the others")
+        wait_until(lambda: "@" in httpx.get(f"{flower}/api/workers?refresh=1").text, "Flower hears the others")
     finally:
         stop(process)
 

@@ -143,7 +143,7 @@ def heard(s: Stack) -> dict[str, set[str]]:
     for name in s.names:
         for line in s.log(name).splitlines():
             entry = orjson.loads(line) if line.startswith("{") else {}
-            kinds = kinds_by_loop.setdefault(entry.get("event", ""), set())
+            kinds = kinds_by_loop.setdefault(entry.get("failing", entry.get("event", "")), set())
             stack = entry.get("exception", "")
             if stack.startswith("ValueError\nthen\n"):  # the cause, which was never raised
                 kinds.add(stack.rpartition("\n")[2].strip())

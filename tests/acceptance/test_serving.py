@@ -381,7 +381,7 @@ def test_flower_shows_workers_queues_and_tasks_but_no_prompt(fleet: Stack) -> No
 
     def worker_shown() -> bool:
         workers = httpx.get(f"{flower}/api/workers?refresh=1", timeout=10).text
-        return f"{POOL}.{lease.worker.id}" in workers and f"worker-{lease.worker.id}@" in workers
+        return f"{POOL}.{lease.worker.id}" in workers and f"{POOL}-{lease.worker.id}@" in workers
 
     wait_until(worker_shown, "the worker and its queues are shown", 30, every_s=1)
     listening = subprocess.run(["ss", "-ltn"], capture_output=True, text=True, check=True).stdout

@@ -68,7 +68,7 @@ def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory, sink: Coll
     """Two replicas with a worker of each pool; only what clients sampled is exported."""
     path = tmp_path_factory.mktemp("traces")
     env = sink.environment() | {"OTEL_TRACES_SAMPLER": "parentbased_always_off", "XYLEM_LOG_JSON": "true"}
-    env |= {"XYLEM_DEPLOYMENT": "traces", "XYLEM_FILES": str(path / "store")}
+    env |= {"XYLEM_ACCESS_LOG": "true", "XYLEM_DEPLOYMENT": "traces", "XYLEM_FILES": str(path / "store")}
     workers = {"worker": POOL, **{pool: pool for pool in ("vectors", PREFILL, DECODE)}}
     with serving(valkey_url, path, POOLS, workers, **env) as s:
         yield s
@@ -231,8 +231,7 @@ def test_a_refused_request_shows_why_and_its_log_line_has_the_trace(served: Stac
     assert root.attributes["http.response.status_code"] == 503
     assert one(spans, "attempt").error == "no_worker"
     lines = [json.loads(line) for line in served.log("api").splitlines() if line.startswith("{")]
-    (line,) = [line for line in lines if line.get("trace_id") == trace]
-    assert line["event"] == "request_failed"
+    assert [line["event"] for line in lines if line.get("trace_id") == trace] == ["request_failed", "request_ended"]
 
 
 def test_a_workers_log_line_about_a_request_has_its_trace(served: Stack, sink: Collector) -> None:
@@ -319,3 +318,26 @@ def silent() -> socket.socket:
 
     threading.Thread(target=take, daemon=True).start()
     return listening
+
+
+def test_the_access_log_has_a_line_for_each_request_and_nothing_of_what_was_said(served: Stack) -> None:
+    """Lines of uvicorn and Celery have the same form; those of one request have its id."""
+    body = {"model": "mock", "messages": [{"role": "user", "content": "a secret"}], "max_tokens": 3, "stream": True}
+    answer = post(served, "/v1/chat/completions?key=hidden", body, **{"x-request-id": "seen-1"})
+    assert answer.status_code == 200
+    assert httpx.get(f"{served.url}/v1/files/file-none", headers={"x-request-id": "seen-2"}).status_code == 404
+
+    def lines() -> dict[str, dict[str, Any]]:
+        entries = [json.loads(line) for line in served.log("api").splitlines() if line.startswith("{")]
+        return {line["x_request_id"]: line for line in entries if line["event"] == "request_ended"}
+
+    wait_until(lambda: {"seen-1", "seen-2"} <= lines().keys(), "both are in the log", 10)
+    chat, file = lines()["seen-1"], lines()["seen-2"]
+    assert (chat["method"], chat["route"], chat["status"], chat["whole"]) == ("POST", "/v1/chat/completions", 200, True)
+    assert chat["bytes"] == len(answer.content)
+    assert chat["seconds"] > 0
+    assert (file["route"], file["status"]) == ("/v1/files/{file}", 404)
+    for name in served.names:
+        log = served.log(name)
+        assert not [text for text in ("a secret", "hidden") if text in log]
+        assert [line for line in log.splitlines() if not line.startswith("{")] == []

@@ -103,7 +103,7 @@ async def test_urgent_requests_go_to_the_front(redis: "Redis", wire: Wire) -> No
 async def test_no_worker_and_full_workers_are_told_apart(redis: "Redis", wire: Wire) -> None:
     """503 means start a worker, 429 means come back."""
     d = dispatcher(wire, max_queued=0, busy={"max_held": 0})
-    with pytest.raises(NoWorker):
+    with pytest.raises(NoWorker, match=r"No live worker serves the model 'm'\."):
         await sent(d, "r0")
     await register(redis, KEYS, "w1", max_running=1)
     await sent(d, "r1")

@@ -11,9 +11,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from app.cli.checks import round_trip_check
+from app.cli.host_checks import cores_check, is_profiled
 from app.cli.main import cli
 from app.pools.engine_packages import ENGINE_PACKAGES, pinned_release
 from tests.stack import free_port
+
+_FREE, _OTHER = str(free_port()), str(free_port())
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +89,7 @@ def test_up_refuses_a_used_port_before_it_writes_or_starts_anything(tmp_path: Pa
         listener.listen()
         port = listener.getsockname()[1]
         api = _errors(1, "up", "--engine", "mock", "--port", str(port))
-        flower = _errors(1, "up", "--engine", "mock", "--port", "18765", "--flower-port", str(port))
+        flower = _errors(1, "up", "--engine", "mock", "--port", _FREE, "--flower-port", str(port))
     for errors, option in ((api, "--port"), (flower, "--flower-port")):
         assert f"port {port} of 127.0.0.1 is in use; choose another one with {option}" in errors
     assert list(tmp_path.iterdir()) == []
@@ -93,13 +97,13 @@ def test_up_refuses_a_used_port_before_it_writes_or_starts_anything(tmp_path: Pa
 
 def test_up_refuses_one_port_for_two_servers() -> None:
     """All would start, and the second of them end."""
-    errors = _errors(2, "up", "--engine", "mock", "--port", "18765", "--flower-port", "18765")
-    assert "--port and --flower-port are the same port, 18765" in errors
+    errors = _errors(2, "up", "--engine", "mock", "--port", _FREE, "--flower-port", _FREE)
+    assert f"--port and --flower-port are the same port, {_FREE}" in errors
 
 
 def test_up_refuses_a_redis_that_does_not_answer_and_hides_its_password() -> None:
     """Workers would wait for it for ever."""
-    ports = ("--port", "18765", "--flower-port", "18766")
+    ports = ("--port", _FREE, "--flower-port", _OTHER)
     errors = _errors(1, "up", "--engine", "mock", *ports, "--redis", "redis://:pw@127.0.0.1:1")
     assert "Redis does not answer at redis://127.0.0.1:1" in errors
     assert "pw" not in errors
@@ -142,6 +146,18 @@ def test_doctor_says_what_to_do_and_fails_when_something_blocks(tmp_path: Path) 
     assert checks["Redis"]["state"] == checks["pools"]["state"] == "fail"
     assert "colour" in checks["pools"]["found"]
     assert all(check["advice"] for check in checks.values() if check["state"] == "fail")
+
+
+def test_doctor_says_what_makes_this_machine_slow() -> None:
+    """A Python without profiles, too few cores for an engine beside all else, and a Redis that is far away."""
+    assert is_profiled("'--enable-optimizations' '--with-lto'", "/opt/python")
+    assert is_profiled("'--prefix=/usr'", "/usr/bin/python3")  # Debian's
+    assert not is_profiled("'--prefix=/root'", "/opt/python")
+    assert _checks()["Python's speed"]["found"].endswith("profile-guided optimisation")
+    assert (cores_check(2, computes_here=True).state, cores_check(4, computes_here=True).state) == ("warn", "ok")
+    assert cores_check(2, computes_here=False).state == "ok"
+    assert (round_trip_check(0.02).state, round_trip_check(0.0002).state) == ("warn", "ok")
+    assert round_trip_check(0.02).found == "20.00 ms"
 
 
 def test_doctor_names_variables_that_are_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from ops.observability.dashboards import DASHBOARDS
 from ops.observability.empty import everything, filled_in
 from ops.observability.grafana import FOLDER, written
 from ops.observability.panels import Dashboard
+from tests.stack import ROOT
 
 RULES = Path("ops/observability/prometheus/rules.yml")
 OF_ALL = {"job", "instance"}  # labels that Prometheus adds
@@ -110,7 +111,11 @@ def alerts() -> list[dict[str, Any]]:
 @pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert["alert"])
 def test_an_alert_asks_for_what_there_is_and_is_explained_and_tested(alert: dict[str, Any]) -> None:
     assert unknown(alert["expr"]) == []
-    assert f"`{alert['alert']}`" in Path("docs/guide/monitoring.md").read_text()
+    page, _, anchor = alert["annotations"]["runbook_url"].partition("#")
+    sections = re.split(r"^#+ ", (ROOT / page).read_text(), flags=re.MULTILINE)
+    (section,) = (text for text in sections if text.partition("\n")[0].lower() == anchor)
+    assert section.startswith(alert["alert"])
+    assert alert["annotations"]["description"] in re.sub(r"\[(.*?)\]\(.*?\)", r"\1", section)
     assert f"alertname: {alert['alert']}\n        exp_alerts:" in RULES.with_name("rules_test.yml").read_text()
 
 

@@ -76,6 +76,8 @@ def test_an_error_is_shown_in_openais_shape_with_its_status(cls: type[XylemError
 def test_retry_after_is_sent_where_it_is_known() -> None:
     """Seconds are whole, as HTTP wants them."""
     assert as_response(errors.Saturated(retry_after_s=7), OPENAIS).headers["retry-after"] == "7"
+    for lacking in (errors.NoWorker(), errors.PoolAsleep(), errors.StoreDown(), errors.StorageDown()):
+        assert as_response(lacking, OPENAIS).headers["retry-after"] == "1"  # docs/guide/api.md says so
     assert "retry-after" not in as_response(RequestError(), OPENAIS).headers
 
 

@@ -14,6 +14,7 @@ from app.errors import EngineDead, StoreDown
 from app.running import loops
 from app.running.ending import end_tasks
 from app.running.loops import keep, keep_in_thread, sooner
+from app.store import Wire, async_client
 from app.telemetry import LOOP_FAILURES
 from tests.stack import ROOT
 
@@ -25,6 +26,24 @@ KINDS: tuple[BaseException, ...] = (
 
 def counted(failing: str) -> float:
     return float(LOOP_FAILURES.labels(failing)._value.get())
+
+
+async def test_loops_that_fail_of_redis_name_it_and_no_password() -> None:
+    """Its name and where it is, not one event for each loop that can't go on without it."""
+    wire, turns, over = Wire(async_client("redis://me:secret@127.0.0.1:1/3")), 0, asyncio.Event()
+
+    async def turn() -> None:
+        nonlocal turns
+        turns += 1
+        if turns > 1:
+            over.set()
+        else:
+            await wire.execute([("PING",)])
+
+    (line,) = await logs_of(keep("lease_not_renewed", turn, 0), over)
+    facts = {key: line[key] for key in ("event", "failing", "url")}
+    assert facts == {"event": "redis_unreachable", "failing": "lease_not_renewed", "url": "redis://127.0.0.1:1/3"}
+    assert "secret" not in str(line)
 
 
 async def logs_of(loop: Coroutine[Any, Any, None], ended: asyncio.Event) -> list[Any]:
@@ -54,7 +73,7 @@ async def test_a_loop_goes_on_whatever_is_thrown_into_it(where: str) -> None:
     turn, pause = (throw, nothing) if where == "turn" else (nothing, throw)
     logs = await logs_of(keep(f"{where}_failed", turn, pause, of="it"), end_event)
     assert counted(f"{where}_failed") == len(KINDS)
-    assert all(line["event"] == f"{where}_failed" and line["of"] == "it" for line in logs)
+    assert all(line.get("failing", line["event"]) == f"{where}_failed" and line["of"] == "it" for line in logs)
     assert [line.get("exc_info") or line["error"] for line in logs] == [
         {OSError: repr(exc), RedisConnectionError: repr(exc), StoreDown: "away", TimeoutError: repr(exc)}.get(
             type(exc), exc

@@ -70,11 +70,16 @@ def _log_as_xylem_does(logfile: str | None, **_: Any) -> None:
 
 
 @celeryd_init.connect
-def _name_worker(sender: str, instance: Any, **_: Any) -> None:
-    """Two workers on one host would both be celery@host, and Flower would show one."""
+def _name_worker(sender: str, instance: Any, options: Any = None, **_: Any) -> None:
+    """Two workers on one host would both be celery@host, and Flower would show one. Its name begins with its pool's."""
+    options = options or {}
+    _log_as_xylem_does(options.get("logfile"))  # before Celery warns of anything
+    instance.quiet |= settings.log_json  # its banner is no JSON
     name, _at, host = sender.partition("@")
     if name == "celery":
-        instance.hostname = f"worker-{_WORKER_ID}@{host}"
+        queues = options.get("queues") or "worker"
+        pool = queues if isinstance(queues, str) else ",".join(queues)
+        instance.hostname = f"{pool}-{_WORKER_ID}@{host}"
 
 
 def my_pool(queues: list[str]) -> tuple[PoolId, Pool]:

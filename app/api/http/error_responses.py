@@ -11,7 +11,7 @@ from starlette.types import Scope
 
 from app.api.http import x_request_id
 from app.api.http.error_shape import error_body, http_error_body
-from app.errors import PoolAsleep, RequestError, Saturated, StorageDown, StoreDown, XylemError
+from app.errors import NoWorker, RequestError, Saturated, StorageDown, StoreDown, XylemError
 from app.store import store_down
 from app.telemetry import REFUSALS, logger
 
@@ -22,7 +22,7 @@ def as_response(exc: XylemError, scope: Scope) -> Response:
     REFUSALS.labels(exc.code).inc()
     # An event that crossed processes has no Retry-After.
     retry_after_s = exc.retry_after_s or (
-        1 if isinstance(exc, Saturated | PoolAsleep | StoreDown | StorageDown) else None
+        1 if isinstance(exc, Saturated | NoWorker | StoreDown | StorageDown) else None
     )
     headers = {**exc.headers} if retry_after_s is None else {**exc.headers, "retry-after": str(retry_after_s)}
     return Response(orjson.dumps(error_body(exc, scope)), exc.status, headers, "application/json")

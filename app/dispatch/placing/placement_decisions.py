@@ -11,7 +11,7 @@ from app.dispatch.inflight import InFlight
 from app.dispatch.placing.placement_commands import Placing, expected_tokens, placement, prediction
 from app.dispatch.placing.placement_round import PlacementRound
 from app.dispatch.placing.tenant_shares import TenantShares
-from app.errors import DeadlineOver, Saturated
+from app.errors import DeadlineOver, NoWorker, Saturated
 from app.ids import PoolId
 from app.keys import Keys
 from app.kv.blocks import HASH_BYTES
@@ -47,6 +47,8 @@ class PlacementDecisions:
             if room is not ALL:
                 round_.full.add((inflight.line, room))
             raise
+        except NoWorker as exc:
+            raise exc.of(self._pools[inflight.groups[0][0]].model) from None
         encoders = inflight.attempt.encoders if round_.encodes else 0
         first, apart = round_.lease(places[encoders]).worker, self._broker_apart
         placing = placement(self._keys, round_.grids, inflight, places, first, encoders=encoders, broker_apart=apart)

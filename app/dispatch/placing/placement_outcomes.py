@@ -92,7 +92,7 @@ class PlacementOutcomes:
             self._queue.hold(inflight, asleep or exc)
             return
         if asleep:
-            self._queue.refuse(inflight, asleep)
+            self._queue.refuse(inflight, asleep.of(self._pools[inflight.groups[0][0]].model))
             return
         if (
             not round_.had_worker(inflight) and self._wire.is_steady()

@@ -9,12 +9,9 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
-import yaml
 
-from app.cli.model_pools import hub_address
 from app.cli.report import refuse
 from app.errors import SettingsError
-from app.pools.engine_options import named_options, pool_settings
 
 _SHORT = re.compile(r"-[a-z]")
 _STARTS = ("serve", "vllm.entrypoints.openai.api_server")
@@ -43,6 +40,8 @@ def convert(
 
 def converted_from(words: Sequence[str]) -> Conversion:
     """Raises: SettingsError."""
+    from app.pools.engine_options import named_options, pool_settings
+
     model, options = _parts(words)
     table = _table()
     engine_names = set(table["engine"]["options"].split())
@@ -70,6 +69,10 @@ def converted_from(words: Sequence[str]) -> Conversion:
 
 
 def _pool(model: str, here: dict[str, Any], settings: dict[str, Any]) -> str:
+    import yaml
+
+    from app.cli.model_pools import hub_address
+
     address, revision = hub_address(model), here.pop("revision", None)
     path = address or model
     if address and revision and "@" not in address:

@@ -1,7 +1,8 @@
 """A process that compiles with xgrammar what engines will: to see whether it survives that.
 
 Without their vocabulary, so it is as fast with any model's. What xgrammar refuses, the engine refuses itself. The
-engine gets the grammar that this one answers, in which strings are JSON's.
+engine gets the grammar that this one answers, in which strings are JSON's, and which is EBNF if it was Lark: SGLang
+takes no other.
 """
 
 import json
@@ -33,6 +34,8 @@ def _rewritten(grammar: Grammar) -> Grammar:
         tag = json.loads(grammar.text)
         new_tag = _format(tag)
         return grammar if new_tag == tag else Grammar("tag", json.dumps(new_tag, ensure_ascii=False))
+    if grammar.kind == "grammar" and not _is_ebnf(grammar.text):
+        return Grammar("grammar", str(xgrammar.Grammar.from_lark(grammar.text)))
     if grammar.kind != "json":
         return grammar
     form = _json(json.loads(grammar.text))
@@ -72,10 +75,13 @@ def _compile(grammar: Grammar) -> None:
         case "choice":
             _COMPILER.compile_grammar("root ::= " + " | ".join(map(json.dumps, json.loads(text))))
         case "grammar":
-            compile_ = _COMPILER.compile_grammar if "::=" in text else _COMPILER.compile_lark
-            compile_(text)
+            _COMPILER.compile_grammar(text)
         case "tag":
             _compile_tag(json.loads(text))
+
+
+def _is_ebnf(text: str) -> bool:
+    return "::=" in text
 
 
 def _compile_tag(tag: dict[str, Any]) -> None:

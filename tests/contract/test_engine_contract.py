@@ -651,6 +651,14 @@ async def test_a_grammar_goes_on_at_the_token_where_it_was(subject: Subject, gra
         assert rest[0].finish == whole.finish, steps
 
 
+async def test_a_grammar_in_lark_is_kept_to(subject: Subject) -> None:
+    """The process that tries it makes EBNF of it."""
+    from app.engines.xgrammar_process import tried
+
+    lark = Grammar("grammar", 'start: "SELECT " column\ncolumn: "name" | "age"')
+    assert re.fullmatch("SELECT (name|age)", (await subject.answer(STORY, grammar=tried(lark), max_tokens=12)).text)
+
+
 async def test_what_does_not_fit_its_grammar_ends_that_request_only(subject: Subject) -> None:
     grammar = Grammar("regex", "[0-9]{4}")
     with pytest.raises(EngineFailed):

@@ -17,7 +17,7 @@ from app.errors import EngineFailed, HandoffFailed, RequestError, SettingsError
 from app.ids import RunId
 from app.media.picture import picture_of
 from app.media.placeholders import pictures_of
-from app.messages.job import Sampling
+from app.messages.job import PartialOutput, Sampling
 from app.messages.kinds import Role
 from app.messages.media import Media
 from app.pools.schema import Pool
@@ -152,10 +152,33 @@ async def test_a_prompt_whose_text_becomes_other_tokens_goes_with_pixels(sees: P
 
 
 @pytest.mark.usefixtures("package")
-async def test_pictures_are_not_handed_over_with_their_kv(sees: Path) -> None:
-    async with engine(sees, "prefill") as computes:
-        with pytest.raises(HandoffFailed, match="pictures"):
-            await computes.prefill(question(sees, flat(1)))
+async def test_kv_of_pictures_is_handed_over_and_the_prompt_goes_on_as_tokens(
+    sees: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model's positions are in the memory of the host that has computed it: another one computes it anew."""
+    requests = [question(sees, flat(1), flat(2)), question(sees, flat(3), flat(2)), question(sees)]
+    async with engine(sees) as both:
+        together = [await answer(both, one) for one in requests]
+    async with engine(sees, "prefill") as computes, engine(sees, "decode") as decodes:
+        for one, whole in zip(requests, together, strict=True):
+            result = await computes.prefill(one)
+            first = PartialOutput(result.output.tokens, len(result.output.text))
+            pulling = replace(one, handoff=result.handoff, begun=[first])
+            assert [*first.tokens, *await answer(decodes, pulling)] == whole
+        result = await computes.prefill(requests[0])
+        monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
+        with pytest.raises(HandoffFailed, match="positions"):
+            await answer(decodes, replace(requests[0], handoff=result.handoff, begun=[first]))
+    assert together[0] != together[1]
+
+
+def test_a_prompt_that_goes_on_as_tokens_shares_no_kv_with_other_pictures(sees: Path) -> None:
+    from app.engines.trtllm.media import salt_of_pictures
+
+    one, other = question(sees, flat(1)).media, question(sees, flat(2)).media
+    salts = [salt_of_pictures(salt, media) for salt in (None, "a", "b") for media in (one, other)]
+    assert len(set(salts)) == len(salts)
+    assert salt_of_pictures("a", []) == "a"
 
 
 @pytest.mark.usefixtures("package")

@@ -8,7 +8,7 @@ import asyncio
 import json
 import os
 import pickle
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -36,7 +36,6 @@ SESSIONS = "XYLEM_TRTLLM_DOUBLE_SESSIONS"  # environment: a file that gets the s
 WINDOWS = "XYLEM_TRTLLM_DOUBLE_WINDOWS"  # environment: of each group of layers, JSON; then events are V2's
 _LOOK_S = 0.005
 _WINDOW = 4096
-_handles = msgspec.msgpack.Decoder(KvHandle)
 _FINISH = {"stop": "stop", "length": "length", "abort": "cancelled"}
 
 
@@ -300,6 +299,27 @@ def _completion() -> dict[str, Any]:
     }  # fmt: skip
 
 
+class Lent(msgspec.Struct):
+    """The opaque state of a computed prompt."""
+
+    handle: KvHandle
+    media: int  # its number in what the double keeps
+
+
+_lent = msgspec.msgpack.Decoder(Lent)
+_kept: list[list[MediaInput]] = []
+
+
+def _keep(media: list[MediaInput]) -> int:
+    _kept.append(media)
+    return len(_kept) - 1
+
+
+def _positions(media: Sequence[MediaInput]) -> dict[str, Any] | None:
+    """The handle of what a prompt with pictures has in the engine's memory."""
+    return {"shared": [one.media.sha256 for one in media]} if media else None
+
+
 class Generation:
     """The methods of a RequestOutput."""
 
@@ -346,9 +366,11 @@ class Generation:
                 request_type="context_only",
                 first_gen_tokens=out["token_ids"],
                 ctx_request_id=int(self._id.rpartition("-")[2]),
-                opaque_state=msgspec.msgpack.encode(came),
+                opaque_state=msgspec.msgpack.encode(Lent(came, _keep(self._media))),
                 ctx_dp_rank=0,
                 ctx_info_endpoint=None,
+                mrope_position_ids_handle=None,
+                mrope_position_deltas_handle=_positions(self._media),
             )
             values["finished"] = True
             return
@@ -400,13 +422,16 @@ class Generation:
 
     def _request(self) -> GenerateRequest:
         """The mock's."""
-        p, inputs, begun_tokens = self._p, self._inputs, list[int]()
+        p, inputs, begun_tokens, media = self._p, self._inputs, list[int](), self._media
         sampling = _sampling(p)
         handoff = None
         if self._apart.get("request_type") == "generation_only":
             assert self._apart["disagg_request_id"] >= 2**42
             begun_tokens = self._apart["first_gen_tokens"]
-            handoff = _handles.decode(self._apart["opaque_state"])
+            loan = _lent.decode(self._apart["opaque_state"])
+            handoff, media = loan.handle, _kept[loan.media]
+            assert not self._media, "the KV has them"
+            assert self._apart["mrope_position_deltas_handle"] == _positions(media)
         forced_tokens, until = self._steered(len(begun_tokens))
         if sampling.stop_token_ids:
             sampling = msgspec.structs.replace(sampling, min_tokens=until)
@@ -431,7 +456,7 @@ class Generation:
             handoff,
             [PartialOutput(begun_tokens)] if begun_tokens else [],
             adapter=self._adapter,
-            media=self._media,
+            media=media,
         )
 
     def _unknown(self, tokens: list[int]) -> list[TokenLogprob] | None:

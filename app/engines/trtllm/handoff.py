@@ -6,6 +6,7 @@ given that with the first token, and its transceiver (NIXL) reads the KV. What n
 
 import binascii
 import secrets
+import socket
 from base64 import b64decode, b64encode
 from typing import Any, NamedTuple
 
@@ -38,6 +39,10 @@ class _Lent(msgspec.Struct, frozen=True):
     ctx_request: int | None = None
     ctx_dp_rank: int | None = None
     ctx_info_endpoint: str | None = None
+    # Of a prompt with pictures, whose model counts positions in its own way. They lie in the holder's memory.
+    positions: dict[str, Any] | None = None
+    ahead: dict[str, Any] | None = None
+    host: str = ""
 
 
 class _Kept(NamedTuple):
@@ -68,6 +73,9 @@ class TrtllmLender:
             ctx_request=reply_params.ctx_request_id,
             ctx_dp_rank=reply_params.ctx_dp_rank,
             ctx_info_endpoint=reply_params.ctx_info_endpoint,
+            positions=reply_params.mrope_position_ids_handle,
+            ahead=reply_params.mrope_position_deltas_handle,
+            host=socket.gethostname(),
         )
         expires = now + self._timeout_s * (1 - _MARGIN)
         return KvHandle(self._holder, expires, tokens, msgspec.to_builtins(params))
@@ -87,6 +95,9 @@ class TrtllmLender:
             raise HandoffFailed("The handoff is not one of TensorRT-LLM's.") from exc
         if params.compatible != self._compatible:
             raise HandoffFailed(f"The holder's KV is {params.compatible}; here it is {self._compatible}.")
+        has_positions = params.positions is not None or params.ahead is not None
+        if has_positions and params.host != socket.gethostname():
+            raise HandoffFailed(f"The positions of its pictures lie in the memory of {params.host}.")
         return DisaggregatedParams(
             request_type="generation_only",
             first_gen_tokens=list(request.begun[0].tokens),
@@ -95,6 +106,8 @@ class TrtllmLender:
             disagg_request_id=params.request,
             ctx_dp_rank=params.ctx_dp_rank,
             ctx_info_endpoint=params.ctx_info_endpoint,
+            mrope_position_ids_handle=params.positions,
+            mrope_position_deltas_handle=params.ahead,
         )
 
     def lent_blocks(self, in_use: int) -> int:

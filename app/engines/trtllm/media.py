@@ -1,7 +1,8 @@
 """Pictures in prompts, as TensorRT-LLM takes them: one token for each, which it expands itself."""
 
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,14 @@ class Eyes:
             "multi_modal_uuids": {"image": [one.media.sha256 for one in media]},
             "mm_processor_kwargs": {},
         }
+
+
+def salt_of_pictures(salt: str | None, media: Sequence[MediaInput]) -> str | None:
+    """A salt for a prompt that goes without its pictures: its tokens are those of a prompt with other ones, too."""
+    if not media:
+        return salt
+    names = ",".join(f"{one.media.sha256}@{one.media.offset}" for one in media)
+    return hashlib.sha256(f"{salt or ''} {names}".encode()).hexdigest()
 
 
 def picture(one: MediaInput) -> Image.Image:

@@ -18,7 +18,7 @@ from app.engines.streams import merged
 from app.engines.trtllm.adapters import TrtllmAdapters
 from app.engines.trtllm.convert import finish_reason, priority, sampling_params
 from app.engines.trtllm.handoff import TrtllmLender, keeping
-from app.engines.trtllm.media import Eyes
+from app.engines.trtllm.media import Eyes, salt_of_pictures
 from app.engines.trtllm.reader import ChoiceReader
 from app.engines.trtllm.steering import Steering
 from app.engines.trtllm.submitted import Submitted
@@ -85,8 +85,6 @@ class Run:
             raise EngineFailed("This pool's TensorRT-LLM has no cache_transceiver_config.")
         if s.n > 1:
             raise HandoffFailed("TensorRT-LLM goes on behind the first token of one choice only.")
-        if request.media:
-            raise HandoffFailed("TensorRT-LLM's KV of pictures is not handed over: it is computed where it is used.")
         # With its first token such an answer is over: nobody will come for the KV.
         whole = s.max_tokens == 1 or len(request.prompt) + 1 >= runtime.context_len
         kv_params = None if whole else keeping()
@@ -188,10 +186,11 @@ class Run:
         adapter = runtime.adapters.find(request.adapter)
         rank = SchedulingParams(attention_dp_rank=request.rank, attention_dp_relax=False) if runtime.ranks > 1 else None
         session = request.session
+        pulls = prefill_params is not None and prefill_params.request_type == "generation_only"
         inputs: list[int] | dict[str, Any] = prompt
-        if request.media:
-            if runtime.eyes is None:
-                raise RequestError("This model takes no pictures.")
+        if request.media and runtime.eyes is None:
+            raise RequestError("This model takes no pictures.")
+        if request.media and runtime.eyes is not None and not pulls:  # whose KV has them
             inputs = runtime.eyes.prompt(prompt, request.media)
         try:
             result = runtime.llm.generate_async(
@@ -202,13 +201,12 @@ class Run:
                 disaggregated_params=prefill_params,
                 scheduling_params=rank,
                 conversation_params=ConversationParams(conversation_id=session) if session else None,
-                cache_salt=request.cache_salt,
+                cache_salt=salt_of_pictures(request.cache_salt, request.media) if pulls else request.cache_salt,
                 priority=priority(request.priority),
                 trace_headers=request.trace_headers,
             )
         except ValueError as exc:
             raise RequestError(str(exc)) from exc
-        pulls = prefill_params is not None and prefill_params.request_type == "generation_only"
         submission = Submitted(result, pulls=pulls)
         self._submitted.append(submission)
         if self._aborted:  # before this choice began

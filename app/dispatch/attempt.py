@@ -68,6 +68,7 @@ class Attempt(Struct, frozen=True):
             begun=output,
             prefilled=old.prefilled if handoff else None,
             at_once=old.at_once and handoff is not None,
+            meets=None,
             traceparent=traceparent,
         )
         return cls(
@@ -132,7 +133,8 @@ class Attempt(Struct, frozen=True):
 
     def pictures_encoded(self) -> "Attempt":
         """Goes on to the stage behind the encoding; a later stage may have told so before."""
-        return self.at_stage(self.encoders) if self.stage == "encode_pictures" else self
+        behind = -1 if self.job.at_once else self.encoders
+        return self.at_stage(behind) if self.stage == "encode_pictures" else self
 
     @property
     def stage(self) -> StageKind | None:

@@ -10,7 +10,7 @@ import os
 import secrets
 import socket
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import orjson
@@ -138,10 +138,15 @@ def task_messages(job: Job, step: int, handoff: KvHandle | None, meets_at: str, 
     ]
     if not meets_at:
         return [task_message(*tasks[0], then=tasks[1][1], x_request_id=own, traceparent=trace), b""]
+    kv_source = rendezvous(meets_at, ranks, stage.rank)
+    return [task_message(*task, kv_source, x_request_id=own, traceparent=trace) for task in tasks]
+
+
+def rendezvous(meets_at: str, ranks: int, rank: int) -> Rendezvous:
+    """A room of its own. `rank`: of the `ranks` of the worker that is met there."""
     host, _, port = meets_at.rpartition(":")
     room = secrets.randbits(62)
-    kv_source = Rendezvous(host, int(port), room - room % ranks + stage.rank)
-    return [task_message(*task, kv_source, x_request_id=own, traceparent=trace) for task in tasks]
+    return Rendezvous(host, int(port), room - room % ranks + rank)
 
 
 def _picture_messages(job: Job, step: int) -> list[bytes]:
@@ -149,8 +154,10 @@ def _picture_messages(job: Job, step: int) -> list[bytes]:
     encodes = [stage for stage in job.stages if stage.kind == "encode_pictures"]
     first, behind = job.stages[len(encodes)], job.stages[len(encodes) + 1 :]
     args = job.request, job.attempt, step
-    then = worker_queue(first.pool, first.worker)
+    then: QueueName | None = worker_queue(first.pool, first.worker)
     last = worker_queue(behind[0].pool, behind[0].worker) if behind else None
+    if job.meets is not None:  # both begin when the pictures are encoded, and the last encoder tells them so
+        then = last = None
     messages = [
         task_message(
             PICTURES_TASK,
@@ -176,27 +183,40 @@ def next_message(job: Job, handoff: KvHandle) -> tuple[QueueName, int, bytes]:
     return queue, step, task_message(*task, x_request_id=own, parent=parent, traceparent=trace)
 
 
-def behind_pictures(job: Job, worker: WorkerId) -> tuple[QueueName, int, bytes]:
-    """The message of the task behind the job's encoded pictures, the last of them by this worker."""
+class NextTask(NamedTuple):
+    queue: QueueName
+    step: int
+    message: bytes
+
+
+def behind_pictures(job: Job, worker: WorkerId) -> list[NextTask]:
+    """The task behind the job's encoded pictures, the last of them by this worker; two where they begin at once."""
     encodes = [stage for stage in job.stages if stage.kind == "encode_pictures"]
     mine = next(stage for stage in encodes if stage.worker == worker)
-    stage, *others = job.stages[len(encodes) :]
-    step, queue = priority_step(job.priority, aside=job.aside), worker_queue(stage.pool, stage.worker)
-    then = worker_queue(others[0].pool, others[0].worker) if others else None
+    stages, step = job.stages[len(encodes) :], priority_step(job.priority, aside=job.aside)
+    queues = [worker_queue(stage.pool, stage.worker) for stage in stages]
+    then = queues[1] if job.meets is None and len(queues) > 1 else None
     parent = _task_id(PICTURES_TASK, worker_queue(mine.pool, worker), job.request, job.attempt)
-    own, task = _own_id(job), _TASKS[stage.kind]
-    message = task_message(
-        task,
-        queue,
-        job.request,
-        job.attempt,
-        step,
-        then=then,
-        x_request_id=own,
-        parent=parent,
-        traceparent=job.traceparent,
-    )
-    return queue, step, message
+    own, trace = _own_id(job), job.traceparent
+    return [
+        NextTask(
+            queue,
+            step,
+            task_message(
+                _TASKS[stage.kind],
+                queue,
+                job.request,
+                job.attempt,
+                step,
+                handoff=job.meets,
+                then=then,
+                x_request_id=own,
+                parent=parent,
+                traceparent=trace,
+            ),
+        )
+        for stage, queue in zip(stages[: 1 if job.meets is None else None], queues, strict=False)
+    ]
 
 
 def _task_id(task: str, queue: QueueName, request: RequestId, attempt: int) -> str:

@@ -3,6 +3,7 @@
 from msgspec import Struct
 
 from app.ids import ApiId, PoolId, RequestId, RunId, WorkerId, run_id
+from app.messages.handoff import Rendezvous
 from app.messages.held import HeldSamples
 from app.messages.kinds import EarlyStopping, GrammarKind, PictureFormat, StageKind, Task
 from app.messages.media import Media
@@ -153,7 +154,7 @@ class Job(Struct, frozen=True, array_like=True):
     cache_salt: str | None = None  # prompts with another salt share no KV with it
     begun: list[PartialOutput] = []  # of each choice; empty if nothing has been sent
     cached_tokens: int = 0  # of the prompt, where a prefill stage computed the rest
-    at_once: bool = False  # all stages have begun, and meet in a Rendezvous
+    at_once: bool = False  # all stages have begun, but for encoded pictures, and meet in a Rendezvous
     prefilled: Timing | None = None  # the prefill worker's part, once it is over
     aside: bool = False  # gives way to online requests
     whole: bool = False  # nobody reads it as a stream: output is sent in few pieces
@@ -172,6 +173,7 @@ class Job(Struct, frozen=True, array_like=True):
     # Its prompt as the template wrote it, which the engine expands to `prompt`; empty: each medium is one token there.
     written: list[int] = []
     held: HeldSamples | None = None  # of its media, those that its API replica holds; all others are in Redis
+    meets: Rendezvous | None = None  # of two stages that begin at once when its pictures are encoded
 
     @property
     def names(self) -> dict[str, str]:

@@ -14,7 +14,7 @@ from app.grammars.checker import GrammarChecker
 from app.ids import WorkerId
 from app.keys import Keys
 from app.messages.events import GRAMMAR
-from app.messages.handoff import Handoff, KvHandle
+from app.messages.handoff import Handoff
 from app.messages.job import ASIDE_PRIORITY, Grammar, Job
 from app.messages.kinds import TierUse
 from app.messages.lease import Speeds
@@ -53,6 +53,10 @@ class EngineRequests:
         Raises: MediaLost, RequestError for media that the engine doesn't take, or a grammar of which it would die;
         Saturated and NoProcess for a grammar.
         """
+        return await self._request(job, handoff, weights, computes=handoff is None)
+
+    async def _request(self, job: Job, handoff: Handoff | None, weights: str, *, computes: bool) -> GenerateRequest:
+        """`computes`: the engine computes the prompt; else it gets the prompt's KV."""
         sampling = job.sampling
         if sampling.content is not None:  # `StopFinder` looks for the stop strings
             sampling = replace(sampling, stop=())
@@ -60,7 +64,7 @@ class EngineRequests:
         if sampling.grammar is not None and self._compiler is not None:
             sampling = replace(sampling, grammar=await self._tried(sampling.grammar, self._compiler))
         media = await self.media(job)
-        if media and self._embeddings is not None and not isinstance(handoff, KvHandle):
+        if media and self._embeddings is not None and computes:
             media = await self._pictures.attach(job, media, self._embeddings, weights)
         return GenerateRequest(
             job.run,
@@ -84,7 +88,7 @@ class EngineRequests:
 
         Raises: as `generation`.
         """
-        request = await self.generation(job, handoff, weights)
+        request = await self._request(job, handoff, weights, computes=True)
         return replace(request, priority=request.priority - 2 * ASIDE_PRIORITY) if self._info.peers else request
 
     def _tiers(self) -> TierUse:

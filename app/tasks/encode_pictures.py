@@ -56,7 +56,7 @@ async def encode_all(runner: Runner, job: Job) -> Job:
 
 
 async def pass_on(runner: Runner, job: Job) -> None:
-    """Leaves the request; the last of the workers that encode its pictures sends its next task."""
+    """Leaves the request; the last of the workers that encode its pictures sends its next task, or two at once."""
     emitter = runner.emitters.of(job)
     try:
         answer = await _send_next(runner, job)
@@ -74,16 +74,17 @@ async def _send_next(runner: Runner, job: Job) -> int:
     """The answer of `encoded.lua`. Raises: StoreDown."""
     keys, run = runner.keys, job.run
     encoders = sum(stage.kind == "encode_pictures" for stage in job.stages)
-    stage, (queue, step, message) = job.stages[encoders], behind_pictures(job, runner.worker)
-    name, apart = keys.queue(queue, step), runner.broker_wire is not runner.wire
-    names = keys.encoded(run), keys.request(run), keys.worker(stage.worker), keys.encoded(run) if apart else name
+    stage, apart = job.stages[encoders], runner.broker_wire is not runner.wire
+    tasks = [(keys.queue(task.queue, task.step), task.message) for task in behind_pictures(job, runner.worker)]
+    queues, messages = ([], []) if apart else zip(*tasks, strict=True)
+    names = keys.encoded(run), keys.request(run), keys.worker(stage.worker), *queues
     account = keys.release(run, runner.worker, runner.pool)
     answer, _release = await runner.wire.execute(
         [
-            ("EVAL", ENCODED, len(names), *names, runner.worker, encoders, b"" if apart else message),
+            ("EVAL", ENCODED, len(names), *names, runner.worker, encoders, *messages),
             ("EVAL", RELEASE, len(account), *account, run, "left", runner.worker),
         ]
     )
     if answer == _LAST and apart:
-        await runner.broker_wire.execute([("LPUSH", name, message)])
+        await runner.broker_wire.execute([("LPUSH", *task) for task in tasks])
     return int(answer)

@@ -23,13 +23,14 @@ from tests.vlm import random_vlm
 
 POOL, EYES = "both-pool", "eyes-pool"
 APART = {"encode": "eyes-apart", "prefill": "prefill-apart", "decode": "decode-apart"}
+MEETING = {"encode": "eyes-meeting", "prefill": "prefill-meeting", "decode": "decode-meeting"}
 ODD, BLIND = "odd-eyes", "no-eyes"
 STAGES = ["placement", "encode_pictures", "prefill", "decode", "hop", "resume"]
 DEADLY = 77  # a picture of this colour kills the odd encoder
 
 
 def pools(_: Path) -> Pools:
-    """Four models: two encoders; encode, prefill and decode apart; an encoder that errs; none that lives."""
+    """Models with two encoders; encode, prefill and decode apart, in sequence and at once; bad encoders and none."""
     path = {"path": str(random_vlm("idefics3", weights=False))}
     args: dict[str, Any] = {"max_model_len": 2048, "block_size": 16, "step_ms": 15.0, "encode_tokens_per_s": 250.0}
 
@@ -42,6 +43,10 @@ def pools(_: Path) -> Pools:
         EYES: pool("sees", "encode"),
         "alone-pool": pool("alone"),
         **{name: pool("apart", role) | (split if role != "encode" else {}) for role, name in APART.items()},
+        **{
+            name: pool("meeting", role, handoff={"shape": "at_once"}) | (split if role != "encode" else {})
+            for role, name in MEETING.items()
+        },
         "odd-pool": pool("odd"),
         ODD: pool("odd", "encode", embedding_rows=1, dies_on_picture=DEADLY),
         BLIND: pool("eyeless", "encode"),
@@ -49,7 +54,7 @@ def pools(_: Path) -> Pools:
     }
 
 
-LIVE = (POOL, EYES, "alone-pool", *APART.values(), "odd-pool", ODD, "eyeless-pool")
+LIVE = (POOL, EYES, "alone-pool", *APART.values(), *MEETING.values(), "odd-pool", ODD, "eyeless-pool")
 served = served_by(pools, {name: name for name in LIVE} | {"second-eyes": EYES})
 
 
@@ -118,6 +123,15 @@ def test_encode_prefill_and_decode_on_three_workers(served: Stack, client: OpenA
     parts = timeline(served, response.id)
     assert [roles[part["worker"]] for part in parts["workers"]] == ["prefill", "decode"]
     assert [name for name in parts["stages"] if name != "transfer"] == STAGES
+
+
+def test_where_prefill_and_decode_meet_both_begin_with_the_encoded_picture(served: Stack, client: OpenAI) -> None:
+    messages, before = asked(png(22), png(23)), settled(served)
+    response = answer(client, "meeting", messages)
+    assert response.choices[0].message.content == text(client, "alone", messages)
+    wait_for(served, before, encoded=2, fetched=2, lost=0, missing=0)
+    roles = {lease.worker.id: lease.worker.role for lease in leases(served)}
+    assert [roles[part["worker"]] for part in timeline(served, response.id)["workers"]] == ["prefill", "decode"]
 
 
 def test_a_lost_transfer_is_encoded_where_the_answer_is(served: Stack, client: OpenAI) -> None:

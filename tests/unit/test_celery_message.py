@@ -22,6 +22,7 @@ from app.messages.celery_message import (
     next_message,
     priority_step,
     read_task_message,
+    rendezvous,
     task_message,
     task_messages,
 )
@@ -208,9 +209,22 @@ def test_pictures_prompt_and_answer_are_one_chain() -> None:
         tasks = [(task["task"], task["options"]["queue"]) for task in embed["chain"]]
         assert tasks == [(DECODE_TASK, "decode.4"), (PREFILL_TASK, "prefill.3")]
     assert first["headers"]["id"] != second["headers"]["id"]
-    queue, _step, raw = behind_pictures(of, WorkerId("2"))
+    [(queue, _step, raw)] = behind_pictures(of, WorkerId("2"))
     following = json.loads(raw)
     assert (queue, following["headers"]["task"]) == ("prefill.3", PREFILL_TASK)
     assert following["headers"]["traceparent"] == TRACEPARENT
     assert following["headers"]["parent_id"] == second["headers"]["id"]
     assert [task["options"]["queue"] for task in decoded(following)["body"][2]["chain"]] == ["decode.4"]
+
+
+def test_where_prefill_and_decode_meet_both_begin_when_the_pictures_are_encoded() -> None:
+    eyes = [stage("encode_pictures", str(number + 1), media=(number,)) for number in range(2)]
+    room = rendezvous("host:1", 2, 1)
+    of = job(name=REQUEST, stages=[*eyes, stage("prefill", "3", rank=1), stage("decode", "4")], meets=room)
+    *encoders, prefill, decode = task_messages(of, 0, None, "host:1", 2)
+    assert (prefill, decode) == (b"", b"")
+    assert [decoded(json.loads(raw))["body"][2]["chain"] for raw in encoders] == [None, None]
+    tasks = behind_pictures(of, WorkerId("2"))
+    assert [task.queue for task in tasks] == ["prefill.3", "decode.4"]
+    assert [read_task_message(task.message) for task in tasks] == [(room, REQUEST, 0)] * 2
+    assert room.room % 2 == 1

@@ -13,7 +13,7 @@ from app.ids import PoolId, place_id, worker_queue
 from app.keys import Keys
 from app.kv.blocks import HASH_BYTES
 from app.kv.groups import grid_of, points_left
-from app.messages.celery_message import priority_step, task_messages
+from app.messages.celery_message import priority_step, rendezvous, task_messages
 from app.messages.job import ASIDE_PRIORITY, Job
 from app.messages.lease import Grid, Lease, Worker
 from app.messages.wire import encode
@@ -49,15 +49,16 @@ def placement(
     attempt, job = inflight.attempt, inflight.job
     step = priority_step(job.priority, aside=job.aside)
     ttl_ms = max(1, round((inflight.ends_at - time.monotonic() + _GRACE_S) * 1000))
-    messages = task_messages(job, step, attempt.handoff, first.meets_at, first.ranks)
     split = len(places) - encoders > 1
-    # If both workers begin at once, the decode worker has the request from the beginning.
+    if at_once := split and bool(first.meets_at):
+        room = rendezvous(first.meets_at, first.ranks, places[encoders].rank) if encoders else None
+        job = replace(job, at_once=True, meets=room)
+    messages = task_messages(job, step, attempt.handoff, first.meets_at, first.ranks)
+    # If both workers begin at once, the decode worker has the request from the beginning, or when pictures are encoded.
     in_sequence = messages[-1] == b""
-    if split and not in_sequence:
-        job = replace(job, at_once=True)
     if split and job.aside:  # two workers share no gate, so it is last in the queues of both engines
         job = replace(job, aside=False, priority=job.priority + ASIDE_PRIORITY)
-    awaits_first = in_sequence and split and job.sampling.n == 1
+    awaits_first = split and not at_once and job.sampling.n == 1
     inflight.attempt = attempt.sent(job, clock.now(), in_sequence=in_sequence, awaits_first=awaits_first)
     hashes = attempt.hashes(grids[places[encoders].pool], job.weights or "")
     names, values, apart = _reserved(keys, job, places, messages, step, broker_apart=broker_apart)

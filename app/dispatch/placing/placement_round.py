@@ -52,7 +52,7 @@ class PlacementRound(RoundPlaces):
     def _encoders(self, inflight: InFlight, first: Placement, weights: str) -> list[Encoder]:
         """The workers that encode its pictures before the first stage; none for pictures that are encoded already."""
         worker = self.lease(first).worker
-        if not (inflight.wants_encoding and worker.embeddings) or worker.meets_at:  # two that meet begin at once
+        if not (inflight.wants_encoding and worker.embeddings):
             return []
         places = [c for pool in inflight.encode_pools for c in self.views[pool].candidates]
         model = self.pools[inflight.encode_pools[0]].model

@@ -31,6 +31,7 @@ ENGINES = {
     "sglang": (
         "app.engines.sglang", "sglang.srt.managers.scheduler", "sglang.srt.managers.data_parallel_controller",
         "sglang.srt.managers.detokenizer_manager", "sglang.srt.models.registry",
+        "sglang.srt.disaggregation.encoder.server",
     ),
     "vllm": (
         "app.engines.vllm.engine", "app.engines.vllm.one_process", "vllm.v1.engine.core",

@@ -8,10 +8,10 @@ plugin, and would import the adapter with it.
 import os
 from functools import wraps
 from importlib.metadata import entry_points
-from importlib.util import find_spec
 from typing import Any
 
 from app.engines.token_text import ends_within_character, stream_behind
+from app.engines.video_colours import complete_torchvision
 
 GRAMMAR = "xylem_grammar"  # in SamplingParams.extra_args: how many of the prompt's last tokens belong to the answer
 _GROUP, _NAME = "vllm.general_plugins", "xylem"  # as in pyproject.toml
@@ -26,8 +26,7 @@ def register() -> None:
         StructuredOutputManager._create_grammar = _behind(StructuredOutputManager._create_grammar)  # noqa: SLF001 (there is no hook)
     if getattr(FastIncrementalDetokenizer.__init__, "__wrapped__", None) is None:
         FastIncrementalDetokenizer.__init__ = _behind_characters(FastIncrementalDetokenizer.__init__)
-    if find_spec("torchvision") is not None:
-        _complete_torchvision()
+    complete_torchvision()
 
 
 def is_loaded() -> bool:
@@ -45,19 +44,6 @@ def _behind_characters(init: Any) -> Any:
             self.stream = stream_behind(self.tokenizer, prompt, special=not self.skip_special_tokens)
 
     return behind
-
-
-def _complete_torchvision() -> None:
-    """Adds what transformers' processors of videos call, and the torchvision for CPUs (decision 0082) doesn't have."""
-    from torchvision.transforms.v2 import functional  # type: ignore[import-untyped]  # vLLM has imported it
-
-    if not hasattr(functional, "grayscale_to_rgb"):
-        functional.grayscale_to_rgb = _coloured
-
-
-def _coloured(frames: Any) -> Any:
-    """`frames`: of one colour or three, in the third dimension from the last."""
-    return frames if frames.shape[-3] > 1 else frames.repeat_interleave(3, -3)
 
 
 def _behind(create: Any) -> Any:

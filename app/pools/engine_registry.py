@@ -12,7 +12,7 @@ _GROUP, _PAINTERS = "xylem.engines", "xylem.painters"
 _OWN = {
     "mock": "app.engines.mock.engine:MockEngine",
     "omni": "app.engines.omni.engine:OmniEngine",
-    "sglang": "app.engines.sglang:SglangEngine",
+    "sglang": "app.engines.sglang:make_engine",
     "trtllm": "app.engines.trtllm.make:make_engine",
     "vllm": "app.engines.vllm:VllmEngine",
 }

@@ -100,7 +100,10 @@ def _rope(sections: list[int], **more: Any) -> dict[str, Any]:
 def _pixtral(stem: str, model_type: str, size: int, patch: int, **how: Any) -> Seeing:
     """A model with Pixtral's eyes. `stem`: of the model; others are Mistral 3's, but for LLaVA's."""
     is_llava = stem == "Llava"
-    eyes = EYES | {"model_type": "pixtral", "head_dim": 32, "image_size": size, "patch_size": patch}
+    eyes = EYES | {
+        "model_type": "pixtral", "head_dim": 32, "image_size": size, "patch_size": patch,
+        "hidden_act": "silu",  # as published models have it, and SGLang knows no other
+    }  # fmt: skip
     merges = {} if is_llava else {"spatial_merge_size": 2}
     own = {"vision_feature_select_strategy": "full"} if is_llava else merges
     return Seeing(

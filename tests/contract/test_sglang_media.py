@@ -1,29 +1,29 @@
-"""Pictures on SGLang: the answers are vLLM's, its cache tells pictures apart, and the index knows what it has."""
+"""Pictures and videos on SGLang: answers are vLLM's, its cache tells them apart, and the index knows what it has."""
 
+import asyncio
 from collections.abc import AsyncIterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 from msgspec.structs import replace
-from PIL import Image
 
-from app.engines.base import EngineInfo, GenerateRequest, MediaInput
+from app.engines.base import EngineInfo, GenerateRequest, MediaInput, PictureRequest
 from app.errors import RequestError
+from app.ids import RunId
 from app.kv.blocks import prompt_hashes
-from app.media.picture import picture_of
-from app.media.placeholders import pictures_of
 from app.media.placeholders.places import joined
 from app.messages.events import TokenLogprob
 from app.messages.job import PartialOutput
 from app.messages.media import Media, MediaSign
-from app.pools.schema import Pool
 from app.runner.engine_factory import create_engine
 from app.tokenizing.tokenizer import load_tokenizer
 from ops.models.seeing import written
 from tests.contract.conftest import loading
-from tests.contract.subject import Answer, Subject
+from tests.contract.sight import ARGS, FILMS, SIZES, Sight, film, loaded, picture, placed, pool_of
+from tests.contract.subject import Subject
 from tests.shallow import shallow_model
 from tests.vlm import random_vlm
 
@@ -34,61 +34,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),
 ]
 
-ARGS: dict[str, dict[str, Any]] = {
-    "sglang": {"max_total_tokens": 8192},
-    "vllm": {
-        "dtype": "float32", "enforce_eager": True, "kv_cache_memory_bytes": 2**27,
-        "limit_mm_per_prompt": {"image": 2, "video": 0},
-        "env": {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"},
-    },
-}  # fmt: skip
-SIZES = [(112, 112), (60, 200), (300, 117), (400, 400), (31, 29)]
-
-
-def picture(seed: int, height: int = 112, width: int = 112) -> bytes:
-    gradient = Image.linear_gradient("L").resize((width, height))
-    return Image.merge("RGB", [gradient, gradient.rotate(90), Image.new("L", (width, height), seed)]).tobytes()
-
-
-class Sight:
-    """Requests with pictures, on one engine."""
-
-    def __init__(self, subject: Subject) -> None:
-        self.subject = subject
-        self._family = pictures_of(random_vlm("qwen2_vl"), subject.tokenizer, {})
-
-    def request(self, text: str, *pictures: tuple[bytes, tuple[int, int]], **sampling: Any) -> GenerateRequest:
-        """The pictures come before the text."""
-        assert self._family is not None
-        prompt, media = self.subject.encode("<|im_start|>user\nLook at this: "), []
-        for data, (height, width) in pictures:
-            before, _, after = self._family.marker.partition("<|image_pad|>")
-            prompt += self.subject.encode(before)
-            tokens = self._family.tokens(height, width)
-            sha256 = picture_of(height, width, data).sha256
-            media.append(MediaInput(Media("image", sha256, (height, width), len(prompt), len(tokens)), data))
-            prompt += tokens + self.subject.encode(after)
-        prompt += self.subject.encode(text)
-        return replace(self.subject.request(prompt, **sampling), media=media)
-
-    async def answer(self, asked: GenerateRequest) -> Answer:
-        answer = Answer()
-        async for output in self.subject.engine.generate(asked):
-            answer.outputs.append(output)
-        return answer
-
-
-async def loaded(name: str) -> AsyncIterator[Sight]:
-    path = random_vlm("qwen2_vl")
-    pool = Pool.model_validate(
-        {"model": "sees", "engine": name, "path": path, "max_running": 4, "max_model_len": 1024, "args": ARGS[name]}
-    )
-    with loading(name):
-        engine = create_engine(pool)
-        info = await engine.start()
-        yield Sight(Subject(name, engine, info, load_tokenizer(path, None, "file"), set(), 6.0))
-        await engine.close()
-
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def sight() -> AsyncIterator[Sight]:
@@ -98,21 +43,22 @@ async def sight() -> AsyncIterator[Sight]:
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_the_answers_are_vllms(sight: Sight) -> None:
-    """Requests have one picture of each size, two, or none; one answer goes on after what another engine said."""
+    """Requests have one picture of each size, two, none, or a video; one goes on after what another engine said."""
 
-    def questions(asker: Sight) -> list[GenerateRequest]:
+    async def questions(asker: Sight) -> list[GenerateRequest]:
         one = [asker.request("What?", (picture(n, *size), size)) for n, size in enumerate(SIZES)]
         two = asker.request("And?", *((picture(9, *size), size) for size in SIZES[1:3]))
         first = asker.request("What?", (picture(1, *SIZES[1]), SIZES[1]))
-        return [*one, two, asker.request("No picture."), first]
+        films = [await asker.watching("What?", film(n, *shape), shape) for n, shape in enumerate(FILMS)]
+        return [*one, two, *films, asker.request("No picture."), first]
 
-    ours = [(await sight.answer(question)).tokens for question in questions(sight)]
+    ours = [(await sight.answer(question)).tokens for question in await questions(sight)]
     theirs: list[list[int]] = []
     async for vllm in loaded("vllm"):
-        theirs = [(await vllm.answer(question)).tokens for question in questions(vllm)]
+        theirs = [(await vllm.answer(question)).tokens for question in await questions(vllm)]
     assert ours == theirs
     assert len({tuple(tokens) for tokens in ours}) == len(ours) - 1, "the last question is the second"
-    again = questions(sight)[-1]
+    again = (await questions(sight))[-1]
     resumed_request = replace(again, begun=[PartialOutput(theirs[-1][:3])])
     assert (await sight.answer(resumed_request)).tokens == theirs[-1][3:]
 
@@ -120,9 +66,9 @@ async def test_the_answers_are_vllms(sight: Sight) -> None:
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(
     ("model", "around"),
-    [("qwen3_vl", ("Look <|vision_start|>", "<|vision_end|> What?")), ("gemma3", ("Look\n", "\n\nWhat?"))],
+    [("qwen3_vl", ("Look ", " What?")), ("gemma3", ("Look\n", "\n\nWhat?"))],
 )
-async def test_what_a_models_pictures_become_it_tells_as_vllm_does(
+async def test_what_a_models_media_become_it_tells_as_vllm_does(
     model: str, around: tuple[str, str], tmp_path: Path
 ) -> None:
     """The API knows nothing of such a model's files. Both answer alike, also with a picture that is cached."""
@@ -131,25 +77,26 @@ async def test_what_a_models_pictures_become_it_tells_as_vllm_does(
     before, after = (tokenizer.encode(text, add_special_tokens=False) for text in around)
     results: dict[str, list[tuple[MediaSign, list[int], list[TokenLogprob]]]] = {}
     for name, args in (ARGS | {"sglang": ARGS["sglang"] | {"enable_multimodal": True}}).items():
-        pool = Pool.model_validate(
-            {"model": "sees", "engine": name, "path": path, "max_running": 4, "max_model_len": 1024, "args": args}
-        )
+        limits = {} if model == "qwen3_vl" or name == "sglang" else {"limit_mm_per_prompt": {"image": 2}}
         with loading(name):
-            engine: Any = create_engine(pool)
-            (sign,) = (await engine.start()).signs
+            engine: Any = create_engine(pool_of(name, path, args=args | limits))
+            signs = {sign.kind: sign for sign in (await engine.start()).signs}
             subject = Subject(name, engine, EngineInfo(32, 0, 0, 0), tokenizer, set(), 6.0)
         results[name] = []
-        for number, (height, width) in enumerate([*SIZES, SIZES[0]]):
-            becomes, data = await engine.expansion("image", (height, width), 0, 1), picture(number % 5, height, width)
-            prompt, where = joined([*before, *becomes, *after], sign.joins)
-            sha256, offset = picture_of(height, width, data).sha256, where[len(before)]
-            media = Media("image", sha256, (height, width), offset, len(becomes))
+        pictures = [("image", size, picture(number % 5, *size)) for number, size in enumerate([*SIZES, SIZES[0]])]
+        films = [("video", shape, film(7, *shape)) for shape in FILMS if "video" in signs]
+        for kind, shape, data in [*pictures, *films]:
+            sign, becomes = signs[kind], await engine.expansion(kind, shape, 0, 1)
+            marker, at = placed(tokenizer.encode(sign.marker, add_special_tokens=False), sign)
+            rest = marker[at + len(sign.target) :]
+            prompt, where = joined([*before, *marker[:at], *becomes, *rest, *after], sign.joins)
+            media = Media(kind, sha256(data).hexdigest(), shape, where[len(before) + at], len(becomes))
             request = replace(
                 subject.request(prompt, logprobs=1), media=[MediaInput(media, data)],
-                written=[*before, *sign.target, *after],
+                written=[*before, *marker, *after],
             )  # fmt: skip
             logprobs = [lp async for step in engine.generate(request) for lp in step.logprobs or ()]
-            results[name].append((replace(sign, digest="", most=0), becomes, logprobs))
+            results[name].append((replace(sign, digest="", most=0, target=(), alone=False), prompt, logprobs))
         if model == "qwen3_vl":
             with pytest.raises(RequestError, match="can't take it"):
                 await engine.expansion("image", (1, 300), 0, 1)
@@ -158,9 +105,10 @@ async def test_what_a_models_pictures_become_it_tells_as_vllm_does(
         assert ours[:2] == theirs[:2]
         assert [lp.token_id for lp in ours[2]] == [lp.token_id for lp in theirs[2]]
         assert [lp.logprob for lp in ours[2]] == pytest.approx([lp.logprob for lp in theirs[2]], abs=1e-3)
+    assert len(results["sglang"]) == len(SIZES) + 1 + (len(FILMS) if model == "qwen3_vl" else 0)
     firsts = [logprobs[0].logprob for _, _, logprobs in results["vllm"]]
-    assert firsts[0] == pytest.approx(firsts[-1], abs=1e-6)
-    assert len({round(logprob, 5) for logprob in firsts}) == len(SIZES)
+    assert firsts[0] == pytest.approx(firsts[len(SIZES)], abs=1e-6)
+    assert len({round(logprob, 5) for logprob in firsts}) == len(firsts) - 1
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -184,6 +132,50 @@ async def test_the_cache_and_the_index_tell_pictures_apart(sight: Sight) -> None
         blocks |= {hashes[i : i + 8] for i in range(0, len(hashes), 8)}
     ledger = await sight.subject.ledger_becomes(blocks.issubset)
     assert ledger.unknown == 0
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_answers_are_the_real_pictures_though_the_consumer_holds_blank_ones(sight: Sight) -> None:
+    """The pictures are another engine's to encode; their rows and pixels of others are in one batch."""
+
+    def salted(asked: GenerateRequest, salt: str, embeddings: list[Any] | None = None) -> GenerateRequest:
+        """Pictures under names of their own; with `embeddings` they are blank."""
+        media = [
+            replace(one, media=replace(one.media, sha256=salt + one.media.sha256[len(salt) :])) for one in asked.media
+        ]
+        if embeddings is not None:
+            media = [
+                replace(one, data=bytes(len(one.data)), embedding=rows)
+                for one, rows in zip(media, embeddings, strict=False)
+            ]
+        return replace(asked, id=sight.subject.request([1]).id, media=media)
+
+    questions = [sight.request("What?", (picture(n, *size), size)) for n, size in enumerate(SIZES)]
+    questions.append(sight.request("And?", *((picture(9, *size), size) for size in SIZES[1:3])))
+    with loading("sglang"):
+        encoder: Any = create_engine(pool_of("sglang", random_vlm("qwen2_vl"), role="encode"))
+        info = await encoder.start()
+    assert (info.media, info.computes) == (("image",), False)
+    embeddings = [
+        [await encoder.encode_picture(PictureRequest(RunId("one"), one, [])) for one in question.media]
+        for question in questions
+    ]
+    with pytest.raises(RequestError, match="can't take it"):
+        tiny = MediaInput(Media("image", "0", (1, 300)), bytes(900))
+        await encoder.encode_picture(PictureRequest(RunId("two"), tiny, []))
+    await encoder.close()
+    shape = sight.subject.info.embeddings
+    assert shape is not None
+    assert {(one.width, one.dtype) for parts in embeddings for one in parts} == {(shape.width, shape.dtype)}
+    pairs = list(zip(questions, embeddings, strict=True))
+    together = [(await sight.answer(salted(question, "a"))).tokens for question in questions]
+    apart = [(await sight.answer(salted(question, "b", rows))).tokens for question, rows in pairs]
+    assert apart == together
+    blank = [(await sight.answer(salted(question, "c", [None] * 2))).tokens for question in questions]
+    assert all(one != other for one, other in zip(blank, together, strict=True))
+    batch = [salted(question, "d", rows if n % 2 else None) for n, (question, rows) in enumerate(pairs)]
+    answers = await asyncio.gather(*map(sight.answer, [*batch, sight.request("No picture.")]))
+    assert [one.tokens for one in answers[:-1]] == together
 
 
 @pytest.mark.asyncio(loop_scope="module")

@@ -76,6 +76,12 @@ def test_an_argument_that_can_not_be_is_named(args: dict[str, object], message: 
         create_engine(make_pool("sglang", args=args))
 
 
+def test_an_encoder_of_pictures_is_on_one_device() -> None:
+    for more in ({"tensor_parallel_size": 2}, {"args": {"tp_size": 2}}):
+        with pytest.raises(SettingsError, match="one device"):
+            create_engine(make_pool("sglang", role="encode", **more))
+
+
 def given_to_sglang(**args: Any) -> dict[str, Any]:
     from app.engines.sglang.args import engine_args
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from app.engines import sglang_plugin, vllm_plugin
+from app.engines.video_colours import coloured
 from tests.stack import ROOT
 
 
@@ -77,8 +78,8 @@ def test_what_does_not_fit_ends_its_request() -> None:
 def test_frames_of_a_video_have_three_colours_as_torchvision_of_a_later_version_makes_them() -> None:
     torch = pytest.importorskip("torch")
     grey, rgb = torch.arange(8).reshape(2, 1, 2, 2), torch.arange(24).reshape(2, 3, 2, 2)
-    assert torch.equal(vllm_plugin._coloured(grey), grey.expand(2, 3, 2, 2))
-    assert vllm_plugin._coloured(rgb) is rgb
+    assert torch.equal(coloured(grey), grey.expand(2, 3, 2, 2))
+    assert coloured(rgb) is rgb
 
 
 @pytest.mark.parametrize(("extra", "accepted"), [(None, []), ({}, []), ({"xylem_grammar": 2}, [3, 4])])

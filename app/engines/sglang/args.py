@@ -88,8 +88,12 @@ def engine_args(pool: Pool, address: str, node: Node | None = None) -> SglangArg
         "context_length": pool.context_len + CONTEXT_SPARE + (2 * pool.block_size if diffuses(arguments) else 0),
         "dp_size": pool.data_parallel_size,
         "is_embedding": pool.task == "embed",
-        "disaggregation_mode": "null" if pool.role == "both" else pool.role,
+        "disaggregation_mode": "null" if pool.role in ("both", "encode") else pool.role,
     }
+    if pool.role == "encode":
+        own_arguments["encoder_only"] = True
+    if pool.embeddings:  # else its scheduler would end where rows of one request meet pixels of another
+        own_arguments["enable_adaptive_dispatch_to_encoder"] = True
     if pool.tensor_parallel_size is not None:
         own_arguments["tp_size"] = pool.tensor_parallel_size
     if node is not None:
@@ -154,6 +158,8 @@ def _check(pool: Pool, fields: Mapping[str, Any]) -> None:
             f"data_parallel_size={pool.data_parallel_size}: nobody finds the second rank of an SGLang that prefills, "
             "but with args.enable_dp_attention"
         )
+    if pool.role == "encode" and (pool.nodes > 1 or (pool.tensor_parallel_size or fields.get("tp_size") or 1) > 1):
+        raise SettingsError("role=encode: an SGLang that encodes pictures has one device; start more workers")
     if fields.get("lora_paths"):
         raise SettingsError(f"args.lora_paths={fields['lora_paths']!r}: adapters are added with `xylem lora add`")
     if fields.get("enable_lora") and pool.data_parallel_size > 1:
@@ -223,7 +229,7 @@ def _lora(fields: dict[str, Any], *, on_cpu: bool) -> dict[str, Any]:
 
 
 def _handoff(pool: Pool, *, on_cpu: bool) -> dict[str, Any]:
-    if pool.role == "both":
+    if pool.role in ("both", "encode"):
         return {}
     arguments: dict[str, Any] = {"disaggregation_transfer_backend": "nixl"}
     if pool.role == "prefill":

@@ -41,7 +41,7 @@ from app.engines.sglang.diffusion import check_block, check_diffusion, diffuses,
 from app.engines.sglang.encoding import vectors
 from app.engines.sglang.events import event_sources
 from app.engines.sglang.groups import cache_groups
-from app.engines.sglang.media import Prepared, SglangPictures
+from app.engines.sglang.media import Arguments, SglangMedia
 from app.engines.sglang.processes import Processes, own_sigquit, remove_files
 from app.engines.sglang.prompt_embeds import check_model, overrides
 from app.engines.sglang.requests import Running, run
@@ -88,7 +88,7 @@ class SglangEngine:
         self._encoding: dict[RunId, int] = {}  # inputs of each request
         self._max_adapters = adapters_held(self._args.fields)
         self._adapters = SglangAdapters(self._max_adapters, pool.model_dir)
-        self._pictures = SglangPictures()
+        self._media = SglangMedia()
         fields = self._args.fields
         self._keeps_seeds = bool(fields.get("enable_deterministic_inference")) or keeps_seeds(fields)
         self._pulled = 0  # tokens of prompts whose KV came from other engines
@@ -119,7 +119,7 @@ class SglangEngine:
         try:
             if self._pool.prompt_embeds:
                 check_model(engine)
-            self._pictures.load(engine, self._pool)
+            await asyncio.to_thread(self._media.load, engine, self._pool)
         except SettingsError:
             await self.close()
             raise
@@ -148,11 +148,12 @@ class SglangEngine:
             max_adapters=self._max_adapters,
             max_adapter_rank=self._args.fields["max_lora_rank"] if self._max_adapters else 0,
             version=version("sglang"),
-            media=(*self._pictures.kinds, *(("embeds",) if self._pool.prompt_embeds else ())),
+            media=(*self._media.kinds, *(("embeds",) if self._pool.prompt_embeds else ())),
             tier_block_bytes=self._ready().block_bytes if tells_of_host_memory(fields) and not groups else 0,
             groups=groups,
             unindexed=unindexed_reason,
-            signs=self._pictures.signs,
+            signs=self._media.signs,
+            embeddings=self._media.embeddings,
             logprobs=not diffuses(fields),
         )
 
@@ -177,7 +178,7 @@ class SglangEngine:
             raise EngineFailed("SGLang gave the prompt up.")
 
     async def expansion(self, kind: MediaKind, shape: Sequence[int], number: int, of: int) -> list[int]:
-        return self._pictures.expansion(shape)
+        return await asyncio.to_thread(self._media.expansion, kind, shape)
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[StepOutput, None]:
         if isinstance(request.handoff, KvHandle):
@@ -251,7 +252,7 @@ class SglangEngine:
         config = self._args.fields.get("kv_events_config")
         if not config:
             return {}
-        return event_sources(config, self._event_ranks, self._pictures.stand_ins)
+        return event_sources(config, self._event_ranks, self._media.stand_ins)
 
     async def reset_prefix_cache(self) -> bool:
         if self._requests or self._encoding:  # with several ranks the first one's answer is all that is told
@@ -336,13 +337,13 @@ class SglangEngine:
             if media is not None:
                 media.cancel()
 
-    def _prepared(self, engine: Engine, request: GenerateRequest) -> Future[Prepared | dict[str, Any]] | None:
-        """The request's pictures or rows, as `run` takes them; None: it has none."""
+    def _prepared(self, engine: Engine, request: GenerateRequest) -> Future[Arguments] | None:
+        """The request's media or rows, as `run` takes them; None: it has none."""
         if not request.media:
             return None
         if _has_rows(request):
             return asyncio.ensure_future(asyncio.to_thread(overrides, engine, request))
-        return asyncio.ensure_future(self._pictures.prepared(request.media, request.prompt))
+        return asyncio.ensure_future(self._media.prepared(request.media, request.prompt))
 
     def _check(self, request: GenerateRequest) -> None:
         """Refuses what SGLang doesn't, or not before it breaks: a token that the model lacks ends its process."""
@@ -351,7 +352,7 @@ class SglangEngine:
         s = request.sampling
         check_request(request, vocabulary_size=self._ready().vocabulary_size, context_len=self._pool.context_len)
         if not (_has_rows(request) and self._pool.prompt_embeds):
-            self._pictures.check(request)
+            self._media.check(request)
         if diffuses(self._args.fields):
             check_diffusion(request)
         if s.seed is not None and s.temperature > 0 and not self._keeps_seeds:

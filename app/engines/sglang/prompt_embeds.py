@@ -4,7 +4,6 @@ It keeps no KV of such a request, and finds none: it knows blocks by their token
 """
 
 import inspect
-from typing import Any
 
 from sglang.srt.entrypoints.engine import Engine
 from sglang.srt.managers.embed_types import PositionalEmbeds
@@ -12,6 +11,7 @@ from sglang.srt.models.registry import ModelRegistry
 
 from app.engines.base import GenerateRequest
 from app.engines.prompt_rows import prompt_rows
+from app.engines.sglang.media import Arguments
 from app.errors import SettingsError
 
 
@@ -24,9 +24,10 @@ def check_model(engine: Engine) -> None:
         raise SettingsError(f"prompt_embeds: SGLang's {model.__name__} takes none")
 
 
-def overrides(engine: Engine, request: GenerateRequest) -> dict[str, Any]:
-    """Arguments of `GenerateReqInput`. Raises: RequestError, EngineFailed."""
+def overrides(engine: Engine, request: GenerateRequest) -> Arguments:
+    """Raises: RequestError, EngineFailed."""
     config = engine.tokenizer_manager.model_config
     media, rows = prompt_rows(request, config.hidden_size, config.dtype)
     places = [*range(media.offset, media.offset + media.length)]
-    return {"positional_embed_overrides": PositionalEmbeds(embeds=rows, positions=places)}
+    embeds = PositionalEmbeds(embeds=rows, positions=places)
+    return lambda _prompt: {"positional_embed_overrides": embeds}

@@ -12,7 +12,7 @@ from sglang.srt.managers.io_struct import GenerateReqInput
 from app.engines.base import GenerateRequest, StepOutput
 from app.engines.sglang.choice import SglangChoice
 from app.engines.sglang.convert import drafted, logprob_arguments, sampling_params, translate
-from app.engines.sglang.media import Prepared, seen
+from app.engines.sglang.media import Arguments
 from app.engines.speculation import Speculation
 from app.errors import XylemError
 from app.messages.handoff import Rendezvous
@@ -92,14 +92,13 @@ async def run(
     choice: SglangChoice,
     index: int,
     speculation: Speculation,
-    media: asyncio.Future[Prepared | dict[str, Any]] | None = None,
+    media: asyncio.Future[Arguments] | None = None,
 ) -> AsyncGenerator[StepOutput, None]:
-    """One choice's steps. Closing it aborts. `media`: of all choices; pictures, or rows as arguments of SGLang's.
+    """One choice's steps. Closing it aborts. `media`: of all choices.
 
     Raises: SGLang's errors and ours.
     """
-    inputs = {} if media is None else await asyncio.shield(media)
-    arguments = inputs if isinstance(inputs, dict) else seen(inputs, choice.prompt)
+    arguments = {} if media is None else (await asyncio.shield(media))(choice.prompt)
     fields = GenerateReqInput(
         input_ids=choice.prompt,
         sampling_params=sampling_params(choice.sampling, choice.begun),

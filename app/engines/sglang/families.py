@@ -238,7 +238,6 @@ FAMILIES: Mapping[str, Callable[[Any, Pool, Any], Family]] = {
     "llava": Asked,  # with Pixtral's eyes: SGLang does not start with CLIP's
     "mistral3": Asked,
     "glm4v": Asked,
-    "glm_ocr": Asked,
 }
 
 

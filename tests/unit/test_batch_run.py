@@ -317,3 +317,20 @@ def test_an_answer_that_was_cut_amid_its_json_is_an_error() -> None:
     assert answer is not None
     assert (answer.row, answer.again, answer.is_cut) == (4, False, True)
     assert "an answer of another form" in (answer.error or "")
+
+
+def test_a_budget_that_is_used_until_tomorrow_is_not_waited_for() -> None:
+    """The server says when to come again; the command's patience is a minute."""
+    calls: list[str] = []
+
+    def refuse(request: httpx.Request) -> httpx.Response:
+        calls.append(request.url.path)
+        error = {"error": {"message": "its budget is used"}}
+        return httpx.Response(429, headers={"retry-after": "3600"}, json=error)
+
+    with (
+        httpx.Client(base_url="http://server", transport=httpx.MockTransport(refuse)) as client,
+        pytest.raises(ApiError, match="its budget is used"),
+    ):
+        BatchService(client).tokens({})
+    assert calls == ["/tokenize"]

@@ -123,9 +123,10 @@ class BatchService:
         until = time.monotonic() + self._patience_s
         while True:
             response = self.patiently(call)
+            wait_s = float(response.headers.get("retry-after", _PAUSE_S))
             is_later = response.status_code == 429 or response.is_server_error
-            if is_later and time.monotonic() < until:
-                time.sleep(min(float(response.headers.get("retry-after", _PAUSE_S)), self._patience_s))
+            if is_later and time.monotonic() + wait_s < until:  # not for the next day of a budget
+                time.sleep(wait_s)
                 continue
             answer: dict[str, Any] = response.json() if response.status_code in fine else checked(response)
             return answer

@@ -124,9 +124,10 @@ models: .venv/.dev .venv/.sglang .xylem/models/SmolLM2-135M-Instruct/config.json
 engines: .venv/.dev .xylem/models/SmolLM2-135M-Instruct/config.json ## VLLM=0.31.0 [SGLANG=0.5.23]: what another version of an engine has, read from its wheel, and what the adapters don't know of it; a CPU build is run, too (two minutes)
 	@$(BIN)/python -m ops.engines $(if $(VLLM),--vllm $(VLLM)) $(if $(SGLANG),--sglang $(SGLANG))
 
-pictures: .venv/.dev ## the guide's pictures of the console, from Chromium and a simulated fleet: two minutes
+pictures: .venv/.dev ## the guide's pictures of the console, from Chromium and a simulated fleet, and README's of a terminal: two minutes
 	@ops/test-servers.sh
 	@$(BIN)/python -m ops.docs.console_pictures
+	@$(BIN)/python -m ops.docs.terminal_picture
 
 lock: .venv/.dev ## resolve requirements/*.txt anew from pyproject.toml
 	grep -o 'torch==[^"]*+cpu' pyproject.toml >requirements/torch-cpu.txt # its hashes would be of one platform's build

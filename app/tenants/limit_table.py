@@ -70,10 +70,10 @@ class TenantLimits(Struct, frozen=True, array_like=True):
     ] = None
     max_tokens: Annotated[int | None, _row("count", "the less", "The longest answer that may be asked for.")] = None
     batch_requests_per_min: Annotated[
-        int | None, _row("count", "counted apart", "Lines of batches a minute, apart from other requests' limits.")
+        int | None, _row("count", "counted apart", "Batch requests a minute, apart from other requests' limits.")
     ] = None
     batch_tokens_per_min: Annotated[int | None, _row("count", "counted apart", "Tokens of batches a minute.")] = None
-    batch_lines: Annotated[int | None, _row("count", "the less", "Lines of unfinished batches together.")] = None
+    batch_lines: Annotated[int | None, _row("count", "the less", "Requests of unfinished batches together.")] = None
     file_quota: Annotated[
         int | None, _row("bytes", "the less", "Bytes of all its files; XYLEM_FILE_QUOTA if not given.")
     ] = None

@@ -23,6 +23,20 @@ _SIZE: Any = {"width": 1100, "height": 760}
 _HANDBOOK = (
     "You answer questions of visitors of a public library. Say on which shelf a book stands, if you know it. " * 12
 )
+_ASKED = "Which shelves have maps?"
+_ANSWER = """Maps stand on **two** shelves:
+
+| shelf | what |
+|---|---|
+| 12 | atlases of the world |
+| 14 | city maps, *on loan for a week* |
+
+The catalogue has them, too:
+
+```sh
+curl "https://library.example/find?q=maps"
+```
+"""
 _QUESTIONS = ("Where are the atlases?", "May I bring tea?", "Who wrote this?", "When do you close?", "Is there a lift?")
 
 
@@ -31,7 +45,7 @@ def fleet(directory: Path) -> Iterator[Stack]:
     """Prefill and decode apart for one model, and two workers for another."""
     slow = {"step_ms": 25.0, "prefill_tokens_per_s": 2500.0, "total_blocks": 1024, "max_running": 16}
     pools = {
-        "chat-pool": mock_pool(model="chat", **slow),
+        "chat-pool": mock_pool(model="chat", script={_ASKED: _ANSWER}, **slow),
         "large-decode": mock_pool(model="large", **slow) | {"role": "decode"},
         "large-prefill": mock_pool(model="large", **slow) | {"role": "prefill"},
     }
@@ -76,13 +90,11 @@ def load(s: Stack) -> Iterator[None]:
 def play(page: Page) -> None:
     page.get_by_label("Model").select_option("chat")
     page.get_by_label("System message").fill(_HANDBOOK)
-    page.get_by_label("Max tokens").fill("60")
-    page.get_by_label("Message", exact=True).fill("Where are the atlases?")
+    page.get_by_label("Message", exact=True).fill(_ASKED)
     page.keyboard.press("Enter")
     page.wait_for_selector(".answer[aria-busy=false]")
     page.get_by_text("Why this worker").click()
-    page.get_by_text("Timeline").click()
-    page.wait_for_selector(".stages")
+    page.wait_for_selector(".candidates")
     page.locator(".log").evaluate("log => { log.scrollTop = 0; }")
 
 
@@ -133,7 +145,7 @@ def batches(page: Page) -> None:
 
 def tenants_page(page: Page) -> None:
     page.wait_for_selector(".column span")
-    page.get_by_role("listitem").filter(has_text="research").get_by_text("Keys").click()
+    page.get_by_role("listitem").filter(has_text="research").locator("summary").click()
     page.evaluate("window.scrollTo(0, 0)")
 
 

@@ -15,7 +15,7 @@ def change(method, path, body):
 
 
 change("PATCH", "/admin/prices", {"prices": {model: {"input": 100.0, "output": 100.0}}})  # for a million tokens
-change("PUT", "/admin/tenants/search", {"budget": "0.01money/day"})
+change("PUT", "/admin/tenants/search", {"budget": "$0.01/day"})
 key = change("POST", "/admin/keys", {"name": "search-key", "tenant": "search"})["key"]
 
 client = OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0)

@@ -1,6 +1,7 @@
 """`make bench NAME=console`: how soon the console can be used in Chromium, and what axe finds in its pages."""
 
 import tempfile
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -31,10 +32,10 @@ def ready_ms(browser: Browser, url: str, times: int = _TIMES) -> float:
 
 
 def axe_serious(browser: Browser, url: str) -> int:
-    """Serious and critical faults of all pages together."""
+    """Serious and critical faults of all pages together, light and dark, on a desktop's screen and a phone's."""
     faults = 0
-    for path in _PAGES:
-        with tab(browser, url) as console_tab:
+    for path, scheme, width in product(_PAGES, ("light", "dark"), (1280, 360)):
+        with tab(browser, url, color_scheme=scheme, viewport={"width": width, "height": 740}) as console_tab:
             console_tab.go(path)
             console_tab.page.wait_for_selector(".card, .hint, option", state="attached")
             faults += len(serious_faults(console_tab.page))

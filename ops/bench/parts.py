@@ -4,6 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
@@ -32,6 +33,11 @@ class Report(Protocol):
 
     def tables(self, results: Results) -> Iterable[Table]: ...
     def plot(self, results: Results, path: Path) -> None: ...
+
+
+def parts_in(package: str, report: Report) -> dict[str, Part]:
+    """The parts that the report names, each the function of its name in the package's module of its name."""
+    return {name: getattr(import_module(f"{package}.{name}"), name) for name in report.TARGETS}
 
 
 def bench(name: str, about: str, report: Report, parts: Mapping[str, Part], usual: Sequence[str] = ()) -> None:

@@ -148,13 +148,19 @@ def _metric(name: str, kind: str, meaning: str, labels: Iterable[str]) -> Metric
     return MetricDeclared(f"{name}_total" if kind == "counter" else name, kind, tuple(labels), meaning)
 
 
-def http() -> str:
-    """Every endpoint and every schema, from the API's OpenAPI document."""
+def openapi() -> dict[str, Any]:
+    """The API's OpenAPI document."""
     from app.api.main import create_app
     from app.settings import Settings
 
-    api = create_app(Settings(pools_file=ROOT / "app/cli/pools/mock.yaml", home=ROOT / ".xylem"))
-    document = api._app.openapi()  # noqa: SLF001 (the app behind what guards it)
+    api: Any = create_app(Settings(pools_file=ROOT / "app/cli/pools/mock.yaml", home=ROOT / ".xylem"))
+    document: dict[str, Any] = api._app.openapi()  # noqa: SLF001 (the app behind what guards it)
+    return document
+
+
+def http() -> str:
+    """Every endpoint and every schema, from the API's OpenAPI document."""
+    document = openapi()
     families: dict[str, list[str]] = {
         tag["name"]: [f"## {tag['name'].title()}", tag["description"]] for tag in document["tags"]
     }

@@ -12,13 +12,16 @@ from tests.contract.subject import Subject
 from tests.unit.test_dialect_texts import TEXTS, read, taken_apart
 
 _SHORT = 160  # characters
-# Of each dialect, the first that has a call, and the first with reasoning.
+# Of each dialect, the shortest that has a call, and the shortest with reasoning, which may be the same.
 _CASES = list(
     {
-        (case["dialect"], part): case
-        for case in reversed(TEXTS)
-        for part in ("calls", "reasoning")
-        if case.get(part) and len(case["text"]) <= _SHORT
+        (case["dialect"], case["title"]): case
+        for case in {
+            (case["dialect"], part): case
+            for case in sorted(TEXTS, key=lambda case: -len(case["text"]))
+            for part in ("calls", "reasoning")
+            if case.get(part) and len(case["text"]) <= _SHORT
+        }.values()
     }.values()
 )
 

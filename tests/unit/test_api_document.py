@@ -5,7 +5,6 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,12 +16,12 @@ from pydantic import BaseModel, GetJsonSchemaHandler, TypeAdapter
 from pydantic_core import CoreSchema
 
 from app.api.http.document import FAMILIES, documented
-from app.api.main import create_app
 from app.api.operations.answer_types import OF_PREFILL, PoolLimits, WorkerStanding
 from app.messages.lease import EngineState
 from app.routing.candidates import PlaceLimits
 from app.settings import Settings
 from ops.docs.gaps import operations_untagged
+from ops.docs.reference import openapi
 
 
 async def test_making_the_document_holds_nobody_and_is_done_once() -> None:
@@ -89,9 +88,7 @@ def says(schema: dict[str, Any], document: dict[str, Any]) -> bool:
 
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
-    root = Path(__file__).parents[2]
-    app: Any = create_app(Settings(pools_file=root / "app/cli/pools/mock.yaml", home=root / ".xylem"))
-    return app._app.openapi()
+    return openapi()
 
 
 def test_each_operation_is_in_one_family_and_has_an_id_that_a_client_can_call(document: dict[str, Any]) -> None:

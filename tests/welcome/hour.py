@@ -1,6 +1,5 @@
 """One person's first hour with an installed Xylem, in an empty folder: commands, edits, seconds."""
 
-import json
 import os
 import shlex
 import subprocess
@@ -37,7 +36,8 @@ class Hour:
         self._env = inherited_env | {
             "PATH": f"{BIN}:{inherited_env['PATH']}",
             "HOME": str(folder),
-            "XDG_DATA_HOME": str(folder / "data"),
+            "XYLEM_HOME": str(folder / "home"),
+            "XYLEM_PORT": str(self.port),  # else 8000, which may be taken
         }
 
     @property
@@ -74,16 +74,18 @@ class Hour:
         self._exits.callback(stop, process)
         return process
 
-    def serve(self, command: str, **env: str) -> None:
-        """Types `xylem serve` or `xylem up` on free ports, and waits until it says how to ask."""
-        self.start(f"{command} --port {self.port} --flower-port {self.flower_port}", **env)
+    def serve(self, command: str, **env: str) -> "subprocess.Popen[bytes]":
+        """Types `xylem serve` or `xylem up`, and waits until it says how to ask."""
+        process = self.start(f"{command} --flower-port {self.flower_port}", **env)
         self.until(lambda: "curl -N" in self.output, "how to ask is said")
+        return process
 
-    def asks(self, model: str) -> None:
-        """Types a request for one token. Raises: AssertionError if none comes."""
-        body = json.dumps({"model": model, "prompt": "Once upon a time", "max_tokens": 1})
-        answer = json.loads(self.run(f"curl -s {self.url}/v1/completions -H content-type:application/json -d '{body}'"))
-        assert answer["usage"]["completion_tokens"] == 1
+    def ask_as_told(self) -> None:
+        """Types the request that `xylem` prints at its start. Raises: AssertionError if no token comes."""
+        command = next(line for line in self.output.splitlines() if line.startswith("curl -N"))
+        events = [line.removeprefix("data: ") for line in self.run(command).splitlines() if line.startswith("data: ")]
+        assert events[-1] == "[DONE]", events
+        assert len(events) > 2
 
     @property
     def output(self) -> str:

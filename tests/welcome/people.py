@@ -1,15 +1,20 @@
 """Steps of each of the six, as its guide says them."""
 
+import json
 import sys
 from collections.abc import Callable
-from typing import NamedTuple
+from hashlib import sha256
+from typing import Any, NamedTuple
 
 import httpx
+import yaml
+from psutil import Process
 
 from tests.stack import valkey
 from tests.welcome.hour import Hour
 
 _HOSTS = 10
+_ROWS = 300
 _MESSAGE = [{"role": "user", "content": "hello"}]
 _PROGRAM = """\
 from openai import OpenAI
@@ -31,7 +36,7 @@ class Person(NamedTuple):
 def laptop(hour: Hour) -> None:
     """An engineer with a laptop: a first token of a model that there is nothing to fetch for."""
     hour.serve("xylem serve small --engine mock")
-    hour.asks("small")
+    hour.ask_as_told()
 
 
 def developer(hour: Hour) -> None:
@@ -53,6 +58,59 @@ def platform(hour: Hour) -> None:
         assert hour.ask("/v1/chat/completions", model="small", messages=_MESSAGE, max_tokens=8).status_code == 200
 
 
+def table(hour: Hour) -> None:
+    """Somebody with a table: one command answers its rows, and goes on after it was killed."""
+    hour.serve("xylem serve small --engine mock")
+    rows = [{"number": number, "text": f"row {number}"} for number in range(_ROWS)]
+    hour.write("in.jsonl", "\n".join(map(json.dumps, rows)))
+    to = f"--output out.jsonl --url {hour.url}"
+    command = f"xylem batch run in.jsonl --model small --prompt '{{{{text}}}}' --max-tokens 4 {to}"
+    killed_run = hour.start(command)
+    hour.until(lambda: hour.ask("/v1/batches").json()["data"], "the rows are on their way")
+    killed_run.kill()
+    killed_run.wait()
+    hour.run(command)
+    answers = [json.loads(line) for line in (hour.folder / "out.jsonl").read_text().splitlines()]
+    assert [answer["number"] for answer in answers] == [*range(_ROWS)]
+    assert all(answer["answer"] and not answer["error"] for answer in answers)
+
+
+def teams(hour: Hour) -> None:
+    """Whoever leads five teams: a file has their keys and budgets, and a command makes them so."""
+    hour.serve("xylem serve small --engine mock", XYLEM_REQUIRE_KEYS="true")
+    keys = {f"team-{number}": f"sk-of-team-{number}" for number in range(5)}
+    tenants = {
+        team: {"budget": "20tokens/day", "keys": {team: {"sha256": sha256(key.encode()).hexdigest()}}}
+        for team, key in keys.items()
+    }
+    hour.write("teams.yaml", yaml.safe_dump({"tenants": tenants}))
+    hour.run("xylem tenants apply teams.yaml --yes")
+
+    def status(key: str) -> int:
+        return hour.ask("/v1/completions", key, model="small", prompt="hello", max_tokens=20).status_code
+
+    hour.until(lambda: [status(key) for key in keys.values()] == [429] * 5, "each budget is spent")
+    assert status("sk-of-nobody") == 401
+
+
+def on_call(hour: Hour) -> None:
+    """Whoever is on call: a worker dies for no reason, and the fleet's page, by the link that is printed, says which."""
+    process = hour.serve("xylem serve small --engine mock --workers 2")
+    [_, key] = next(word for word in hour.output.split() if "/console#" in word).split("#admin-key=")
+
+    def fleet() -> dict[str, Any]:
+        [pool] = hour.ask("/admin/fleet", key).json()["pools"]
+        assert isinstance(pool, dict)
+        return pool
+
+    hour.until(lambda: len(fleet()["workers"]) == 2, "both are there")
+    victim = next(p for p in Process(process.pid).children(recursive=True) if "decode-pool-a" in " ".join(p.cmdline()))
+    victim.kill()
+    lost = hour.until(lambda: fleet()["lost"], "the dead one is shown")
+    assert (fleet()["pool"], len(lost)) == ("decode-pool-a", 1)
+    assert str(victim.pid) in lost[0]["id"]
+
+
 def _workers(hour: Hour) -> int:
     try:
         return int(hour.ask("/ready").json()["workers"].get("small", 0))
@@ -63,5 +121,8 @@ def _workers(hour: Hour) -> int:
 PEOPLE = (
     Person("a laptop", laptop, commands=2, edits=0, seconds=60),
     Person("an application", developer, commands=2, edits=1, seconds=60),
+    Person("a table of rows", table, commands=3, edits=1, seconds=60),
+    Person("five teams", teams, commands=2, edits=1, seconds=60),
+    Person("on call", on_call, commands=1, edits=0, seconds=90),
     Person("ten hosts", platform, commands=3 * _HOSTS, edits=1, seconds=120),
 )

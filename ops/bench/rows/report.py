@@ -1,16 +1,9 @@
-"""Targets, a plot. Each line of `TARGETS` is a part: a module here with a function of its name.
-
-A part's raw values are under `<figure>_values`, and all of them are drawn; its tables are of its own figures alone.
-"""
-
-from collections.abc import Iterator
-from pathlib import Path
-
-from rich.table import Table
+"""Targets. Each line of `TARGETS` is a part: a module here with a function of its name."""
 
 from ops.bench.figures import targets
-from ops.bench.panels import panels
-from ops.bench.parts import Results
+from ops.bench.values import plot, tables
+
+__all__ = ["TARGETS", "TITLE", "plot", "tables"]
 
 TITLE = "Every row of the feature list"
 TARGETS = targets("""
@@ -21,19 +14,3 @@ TARGETS = targets("""
     roles: roles_hosts_equal >= 1
     photos: photos_redis_mb <= 32, photos_ttft_ratio <= 1.05
 """)
-_VALUES = "_values"
-
-
-def tables(results: Results) -> Iterator[Table]:
-    """None but that of the targets."""
-    del results
-    return iter(())
-
-
-def plot(results: Results, path: Path) -> None:
-    """Each figure's values in order, a panel for each."""
-    names = [name for name in results if name.endswith(_VALUES)]
-    with panels(path, (4 * max(1, len(names)), 4), 1, max(1, len(names))) as axes:
-        for ax, name in zip(axes, names, strict=False):
-            ax.plot(sorted(results[name]), "o-")
-            ax.set(xlabel="values, in order", title=name.removesuffix(_VALUES))

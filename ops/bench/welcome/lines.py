@@ -27,7 +27,7 @@ _TOO_LONG = 1000  # of so many rows one doesn't fit the model
 _RUN_LIMIT_S = 900.0
 
 
-def lines_joined_wrong(directory: Path, size: Size, say: Say) -> dict[str, Any]:
+def lines(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """Rows that are not at their place, or have another row's answer; and the command's memory.
 
     The answer of an endpoint that repeats its prompt shows whose it is. Raises: Unavailable.
@@ -38,12 +38,12 @@ def lines_joined_wrong(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     _write(source, rows)
     with fleet(directory / "fleet", {_POOL_NAME: _POOL}, {_POOL_NAME: 2}, 1) as system:
         command = _command(system, source, output)
-        say(f"welcome: {rows} rows, and a Ctrl-C")
+        say(f"{rows} rows, and a Ctrl-C")
         began = time.monotonic()
         code, _ = _run(command, directory, lambda: _done(system) > rows // 4)
         if code != 130:
             raise Unavailable(f"the command ended with {code} before its Ctrl-C: see {directory}/command.log")
-        say("welcome: the same command")
+        say("the same command")
         code, rss_mb = _run(command, directory, None)
         if code != 1:
             raise Unavailable(f"the command ended with {code}, and rows that can't be answered mean 1")

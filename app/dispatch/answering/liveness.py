@@ -154,12 +154,12 @@ class LivenessWatch:
         for worker, pool in dead.items():
             count = self._dispatcher.worker_lost(worker, in_queue=queued_runs)
             log.error("worker_lost", worker=worker, pool=pool, requests=count)
+        replies = await self._wire.execute(self._deaths(dead))
         if self._counts:
-            replies = await self._wire.execute(self._deaths(dead))
             WORKERS_LOST.inc(sum(replies[::3]))
 
     def _deaths(self, dead: Mapping[WorkerId, PoolId]) -> list[Command]:
-        """Three commands for each; the first one's reply is 1 if no other replica has noted it before."""
+        """Three commands for each; the first one's reply is 1 if no other process has noted it before."""
         now = clock.now()
         commands: list[Command] = []
         for worker, pool in dead.items():

@@ -39,8 +39,8 @@ def keys(directory: Path, size: Size, say: Say) -> dict[str, Any]:
         path = directory / f"{number}.yaml"
         pool = {"model": "m", "engine": "mock"} | beside | {key: value}
         path.write_text(yaml.safe_dump({"pools": {"a": pool}}, sort_keys=False))
-        told = subprocess.run([BIN / "xylem", "check", path], check=False, capture_output=True, text=True).stderr
-        if f"pools.a.{key}" not in told or "has no effect" not in told:
+        output = subprocess.run([BIN / "xylem", "check", path], check=False, capture_output=True, text=True).stderr
+        if f"pools.a.{key}" not in output or "has no effect" not in output:
             count += 1
-            say(f"{path.name}, {key}: {told or 'nothing'}")
+            say(f"{path.name}, {key}: {output or 'nothing'}")
     return {"keys_without_effect_unreported": count}

@@ -1,5 +1,6 @@
 """Talking to a running API."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
@@ -9,13 +10,13 @@ import typer
 
 from app.cli.report import refuse
 
-Url = Annotated[str, typer.Option("--url", help="Where the API is.")]
+Url = Annotated[str, typer.Option("--url", help="Where the API is; XYLEM_PORT of this machine if not given.")]
 Key = Annotated[str | None, typer.Option("--key", envvar="XYLEM_API_KEY", help="An API key, if the API requires one.")]
 AdminKey = Annotated[
     str | None, typer.Option("--key", envvar="XYLEM_ADMIN_KEY", help="The admin's key; `xylem up`'s own if not given.")
 ]
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
-HERE = "http://127.0.0.1:8000"
+HERE = f"http://127.0.0.1:{os.environ.get('XYLEM_PORT') or 8000}"
 
 
 class ApiError(Exception):

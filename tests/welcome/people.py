@@ -63,8 +63,7 @@ def table(hour: Hour) -> None:
     hour.serve("xylem serve small --engine mock")
     rows = [{"number": number, "text": f"row {number}"} for number in range(_ROWS)]
     hour.write("in.jsonl", "\n".join(map(json.dumps, rows)))
-    to = f"--output out.jsonl --url {hour.url}"
-    command = f"xylem batch run in.jsonl --model small --prompt '{{{{text}}}}' --max-tokens 4 {to}"
+    command = "xylem batch run in.jsonl --model small --prompt '{{text}}' --max-tokens 4 --output out.jsonl"
     killed_run = hour.start(command)
     hour.until(lambda: hour.ask("/v1/batches").json()["data"], "the rows are on their way")
     killed_run.kill()

@@ -12,7 +12,9 @@ from functools import partial
 from inspect import isawaitable
 from typing import NoReturn
 
-from redis.exceptions import ConnectionError, RedisError, TimeoutError  # noqa: A004 (Redis' own)
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from app.errors import StoreDown, XylemError
 from app.telemetry import LOOP_FAILURES, logger
@@ -163,6 +165,6 @@ def _told(exc: BaseException, failing: str) -> tuple[str, dict[str, str]]:
     """The event of the log, which is the cause where that is Redis: many loops fail of it. And its fields."""
     if isinstance(exc, StoreDown):
         return exc.event, {"failing": failing} | ({"url": exc.url} if exc.url else {})
-    if isinstance(exc, ConnectionError | TimeoutError):
+    if isinstance(exc, RedisConnectionError | RedisTimeoutError):
         return StoreDown.event, {"failing": failing}
     return failing, {}

@@ -242,3 +242,8 @@ def test_each_thread_that_looks_again_and_again_is_kept() -> None:
                 names.append(node.name)
                 assert "keep_in_thread" in ast.unparse(node), path
     assert names
+
+
+async def test_a_pause_that_nobody_ends_is_over_without_a_failure() -> None:
+    async with asyncio.timeout(30):
+        await sooner(asyncio.Event(), 0.01)()

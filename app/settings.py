@@ -210,7 +210,7 @@ class Settings(BaseSettings):
     # The key of the endpoints under /admin. Without one they answer on loopback only, so set one behind a proxy.
     admin_key: Annotated[SecretStr, Field(min_length=1)] | None = None
     # A key for the same, which `xylem up` makes for the link that signs in to the console, where there is no
-    # XYLEM_ADMIN_KEY. Others than it are answered as without it.
+    # XYLEM_ADMIN_KEY. Where clients need keys, so do the endpoints; else others on loopback are answered as without it.
     sign_in_key: Annotated[SecretStr, Field(min_length=1)] | None = None
     require_keys: bool = False  # whether clients need an API key, as `xylem keys` makes them, or a token of the issuer
     # An OpenID Connect issuer, `https://login.example/realms/a` (`http://` on loopback only): its tokens (JWT) serve in

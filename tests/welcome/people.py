@@ -90,6 +90,7 @@ def teams(hour: Hour) -> None:
 
     hour.until(lambda: [status(key) for key in keys.values()] == [429] * 5, "each budget is spent")
     assert status("sk-of-nobody") == 401
+    assert hour.ask("/admin/keys", keys["team-0"]).status_code == 403, "a team makes itself no keys"
 
 
 def on_call(hour: Hour) -> None:

@@ -45,6 +45,8 @@ async def authorise(state: ApiState, scope: Scope) -> None:
             )
         if not _BY_PROXIES.isdisjoint(headers):  # its client may be anywhere
             raise Forbidden(f"Requests through a proxy to admin endpoints need XYLEM_ADMIN_KEY to be set{with_link}.")
+        if state.settings.require_keys and state.settings.sign_in_key is not None:  # clients of this machine have keys
+            raise Forbidden("Admin endpoints need the key of `xylem up`'s link, as 'Authorization: Bearer'.")
         if "origin" in headers:  # any web page in a browser on this machine
             raise Forbidden(f"Requests of web pages to admin endpoints need XYLEM_ADMIN_KEY to be set{with_link}.")
         who = "loopback"

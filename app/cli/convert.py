@@ -15,6 +15,13 @@ from app.errors import SettingsError
 
 _SHORT = re.compile(r"-[a-z]")
 _STARTS = ("serve", "vllm.entrypoints.openai.api_server")
+_VARIABLE = re.compile(r"([A-Z_][A-Z0-9_]*)=")
+_COUNT = re.compile(r"(\d+(?:\.\d+)?)([kKmMgG])")  # vLLM's: 32k is 32,000, and 32K is 32,768
+_POWER = {"k": 1, "m": 2, "g": 3}
+# Values of `--task`, `--runner` and `--convert`, by which vLLM knows a model that writes no text.
+_TASKS = {
+    "embed": "embed", "embedding": "embed", "pooling": "embed", "classify": "classify", "score": "classify",
+}  # fmt: skip
 
 
 class Conversion(NamedTuple):
@@ -28,14 +35,16 @@ def convert(
 ) -> None:
     """Print the pools file for a `vllm serve` command. Names options that are elsewhere, or unknown (exit code 2)."""
     try:
-        conversion = converted_from(shlex.split(command, comments=True))
+        conversion = converted_from(shlex.split(command.replace("\\\n", " "), comments=True))
     except (SettingsError, ValueError) as exc:
         refuse(exc.message if isinstance(exc, SettingsError) else str(exc))
     for option, here in conversion.elsewhere.items():
-        typer.echo(f"# --{option.replace('_', '-')}: {here}")
+        typer.echo(f"# {option}: {here}")
     typer.echo(conversion.pools, nl=False)
     if conversion.unknown_options:
-        refuse("vLLM has no such option: " + ", ".join(f"--{name}" for name in conversion.unknown_options))
+        refuse(
+            "this version of vLLM has no such option: " + ", ".join(f"--{name}" for name in conversion.unknown_options)
+        )
 
 
 def converted_from(words: Sequence[str]) -> Conversion:
@@ -46,19 +55,23 @@ def converted_from(words: Sequence[str]) -> Conversion:
     table = _table()
     engine_names = set(table["engine"]["options"].split())
     here: dict[str, Any] = {}
-    own_options, elsewhere, unknown_options = list[str](), dict[str, str](), list[str]()
-    for name, value, texts in named_options([_long(word) for word in options]):
+    own_options, unknown_options = list[str](), list[str]()
+    variables = [match[1] for word in words if word not in options and (match := _VARIABLE.match(word))]
+    elsewhere = dict.fromkeys(variables, "set it for the workers")
+    for name, value, texts in named_options([_counted(_long(word)) for word in options]):
         first = name.partition(".")[0]
         if name == "model":
             model = str(value)
         elif name == "revision":
             here["revision"] = value
+        elif name in ("task", "runner", "convert"):
+            here |= {"task": _TASKS[value]} if value in _TASKS else {}
         elif name in table["pool"]:
             here.setdefault(table["pool"][name], value)
         elif name == "generation_config" and value in ("auto", "vllm"):
             here[name] = "none" if value == "vllm" else value
         elif first in table["elsewhere"]:
-            elsewhere[first] = table["elsewhere"][first]
+            elsewhere[f"--{first.replace('_', '-')}"] = table["elsewhere"][first]
         elif first in engine_names:
             own_options += texts
         else:
@@ -101,6 +114,16 @@ def _long(word: str) -> str:
         return word
     name = re.split(r"[.=]", word[1:], maxsplit=1)[0]
     return f"--{_table()['short'].get(name, name)}{word[1 + len(name) :]}"
+
+
+def _counted(word: str) -> str:
+    """The word with the number that it stands for, if it is one of thousands or more."""
+    option, equals, value = word.rpartition("=")
+    match = _COUNT.fullmatch(value)
+    if match is None:
+        return word
+    base = 1000 if match[2].islower() else 1024
+    return f"{option}{equals}{round(float(match[1]) * base ** _POWER[match[2].lower()])}"
 
 
 @cache

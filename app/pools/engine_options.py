@@ -61,6 +61,9 @@ def named_options(options: Sequence[str]) -> Iterator[tuple[str, Any, Sequence[s
 
 def _value(name: str, text: str) -> Any:
     try:
-        return read_yaml(text)
+        value = read_yaml(text)
     except yaml.YAMLError as exc:
         raise SettingsError(f"--{name} {text}: the value is not YAML: {exc}") from exc
+    if isinstance(value, dict) and any(below is None and ":" in str(key) for key, below in value.items()):
+        raise SettingsError(f"--{name} {text}: no JSON; its quotes are lost, unless it is in quotes of its own")
+    return value

@@ -52,7 +52,7 @@ def test_what_no_pool_has_is_told_and_unknown_options_are_named() -> None:
         cli, ["convert", "vllm serve /models/x --api-key sesame --port 8001 --fly -zz --seed 3"]
     )
     assert result.exit_code == 2
-    assert "vLLM has no such option: --fly, --zz" in result.stderr
+    assert "has no such option: --fly, --zz" in result.stderr
     assert "# --api-key: XYLEM_REQUIRE_KEYS=true" in result.stdout
     assert "sesame" not in result.output
     assert "# --port: XYLEM_PORT" in result.stdout
@@ -69,3 +69,25 @@ def test_what_no_pool_has_is_told_and_unknown_options_are_named() -> None:
 def test_a_command_that_cant_be_read_is_refused_with_the_reason(command: str, says: str) -> None:
     with pytest.raises(SettingsError, match=says):
         converted_from(shlex.split(command))
+
+
+@pytest.mark.parametrize(("command", "settings"), [
+    ("vllm serve /m \\\n --max-model-len 32k", {"max_model_len": 32_000}),
+    ("vllm serve /m --max-model-len=32K", {"max_model_len": 32_768}),
+    ("vllm serve /m --runner pooling --convert embed", {"task": "embed"}),
+    ("vllm serve /m --task classify", {"task": "classify"}),
+    ("vllm serve /m --runner generate", {}),
+])  # fmt: skip
+def test_what_scripts_have_is_understood(command: str, settings: dict[str, object]) -> None:
+    result = CliRunner().invoke(cli, ["convert", command])
+    assert result.exit_code == 0, result.output
+    pool = yaml.safe_load(result.stdout)["pools"]["decode-pool-a"]
+    assert pool == {"model": "/m", "engine": "vllm", "path": "/m"} | settings
+
+
+def test_json_without_its_quotes_is_refused_and_variables_are_named() -> None:
+    result = CliRunner().invoke(cli, ["convert", "vllm serve /m --speculative-config {method:ngram,tokens:3}"])
+    assert (result.exit_code, "in quotes of its own" in result.stderr) == (2, True)
+    result = CliRunner().invoke(cli, ["convert", "HF_TOKEN=sesame vllm serve /m"])
+    assert "# HF_TOKEN: set it for the workers" in result.stdout
+    assert "sesame" not in result.output

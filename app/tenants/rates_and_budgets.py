@@ -157,14 +157,15 @@ def words(reason: Refusal) -> str:
         return f"{account.owner} has used up its {limit} {kind} a minute. Try again at {iso(ends)}."
     budget = account.budget
     assert budget is not None
-    unit, total = "in money" if budget.unit == "money" else "tokens", f"{balance.spent:.12g}"
+    sign, unit = ("$", "") if budget.unit == "money" else ("", " tokens")  # as budgets are written
+    spent, most = f"{sign}{balance.spent:.12g}", f"{sign}{budget.amount:.12g}{unit}"
     if kind == "reserved":
         return (
-            f"{account.owner} has spent {total} of its budget of {budget.amount:.12g} {unit} a {budget.per}, and the "
+            f"{account.owner} has spent {spent} of its budget of {most} a {budget.per}, and the "
             "answers that are being made may take the rest. Try again when one has ended, or ask for shorter ones."
         )
     return (
-        f"{account.owner} has spent {total} of its budget of {budget.amount:.12g} {unit} a {budget.per}. "
+        f"{account.owner} has spent {spent} of its budget of {most} a {budget.per}. "
         f"The next {budget.per} begins at {iso(ends)}."
     )
 

@@ -220,7 +220,7 @@ async def test_money_is_of_cached_and_uncached_tokens_of_answers_and_of_pictures
     await free.charge.admit(free.id, Used("unpriced", 10**9), clock.now() + 60)
     assert await of_budget(redis, "alice") == pytest.approx(0.0019 + 0.08)
     await Asked(book, one).begin(10**6)
-    with pytest.raises(BudgetUsed, match=r"key has spent 2\.0819 of its budget of 1 in money a month"):
+    with pytest.raises(BudgetUsed, match=r"key has spent \$2\.0819 of its budget of \$1 a month"):
         await Asked(book, one).begin()
 
 

@@ -66,9 +66,10 @@ def checked(response: Any) -> Any:
 
 
 def reason(response: Any) -> str:
-    """The API's error message."""
+    """The API's error message, and for want of a key where a command takes it."""
+    hint = " (--key, or XYLEM_API_KEY)" if response.status_code == 401 else ""
     try:
-        return str(response.json()["error"]["message"])
+        return str(response.json()["error"]["message"]) + hint
     except (ValueError, LookupError, TypeError):
         return f"the server at {response.url.host}:{response.url.port} answered {response.status_code}; is it Xylem?"
 

@@ -43,6 +43,8 @@ class Conversation:
             case "/exit":
                 self.over = True
                 return ""
+        if word.startswith("/") and word[1:].isalpha():
+            return f"there is no {word}; /help says what there is"
         return None
 
 

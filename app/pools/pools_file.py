@@ -25,7 +25,7 @@ def load_pools(path: Path) -> PoolsFile:
     try:
         doc = read_yaml(path.read_text())
     except OSError as exc:
-        hint = "; set XYLEM_POOLS_FILE to your pools file" if isinstance(exc, FileNotFoundError) else ""
+        hint = "; name your pools file, or set XYLEM_POOLS_FILE" if isinstance(exc, FileNotFoundError) else ""
         raise SettingsError(f"XYLEM_POOLS_FILE={path}: {exc.strerror}{hint}") from exc
     except (yaml.YAMLError, UnicodeDecodeError) as exc:
         raise SettingsError(f"{path}: not YAML: {exc}") from exc

@@ -132,7 +132,10 @@ class UsageDatabase:
                 yield sql
         except SQLAlchemyError as exc:
             if not self._has_tables():
-                raise UsageDown(f"{self.shown} has no usage yet: `xylem usage write` makes its tables.") from exc
+                raise UsageDown(
+                    f"{self.shown} has no usage yet. It is written where clients need keys, or with XYLEM_USAGE=true, "
+                    "by `xylem up` or `xylem usage write`."
+                ) from exc
             raise UsageDown(f"{self.shown}: {_described(exc)}") from exc
 
     @contextmanager

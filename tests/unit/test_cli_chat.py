@@ -66,6 +66,7 @@ def test_an_answer_that_is_cut_off_says_so(capsys: pytest.CaptureFixture[str]) -
         (httpx.Response(404, json={"error": {"message": "no such model"}}), "no such model"),
         (httpx.Response(200, text='data: {"error": {"message": "the worker died"}}\n\n'), "the worker died"),
         (httpx.Response(502, text="<html>"), "answered 502; is it Xylem?"),
+        (httpx.Response(401, json={"error": {"message": "needs a key"}}), "needs a key .--key, or XYLEM_API_KEY"),
     ],
 )
 def test_a_refusal_is_told_in_the_apis_own_words(response: httpx.Response, reason: str) -> None:
@@ -111,11 +112,12 @@ def test_a_chat_names_no_length_unless_it_is_asked_to(monkeypatch: pytest.Monkey
 
 
 def test_a_conversation_remembers_until_it_is_told_to_forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = "one\ntwo\n/clear\n/system be kind\n/etc/hosts?\n/help\n/exit\nnever sent\n"
+    lines = "one\ntwo\n/clear\n/system be kind\n/etc/hosts?\n/help\n/nonsense\n/exit\nnever sent\n"
     requests, result = _chat(monkeypatch, lines=lines)
     contents = [[message["content"] for message in request["messages"]] for request in requests]
     assert contents == [["one"], ["one", "Paris", "two"], ["be kind", "/etc/hosts?"]]
     assert "Alt-Enter" in result.stderr
+    assert "there is no /nonsense" in result.stderr
 
 
 def test_the_time_to_the_first_token_and_the_rate_after_it_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

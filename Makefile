@@ -35,12 +35,12 @@ test test-fast check: export PYTHONDONTWRITEBYTECODE = # so that a hundred proce
 test: .venv/.dev .venv/.sglang .xylem/models/SmolLM2-135M-Instruct/config.json ## install the packages and run all tests
 	@ops/test-servers.sh
 	@$(BIN)/pytest -m alone $$(grep -rl mark.alone --include '*.py' tests); alone=$$?; \
-	$(BIN)/pytest -m "not alone and $(ELSEWHERE)" --numprocesses 5 --dist loadfile --no-loadscope-reorder && exit $$alone
+	$(BIN)/pytest -m "not alone and $(ELSEWHERE)" --numprocesses 4 --dist loadfile --no-loadscope-reorder && exit $$alone
 
 test-fast: .venv/.dev .venv/.sglang .xylem/models/SmolLM2-135M-Instruct/config.json ## those of `make test` that load no real engine
 	@ops/test-servers.sh
 	@$(BIN)/pytest -m alone $$(grep -rl mark.alone --include '*.py' tests); alone=$$?; \
-	$(BIN)/pytest -m "not alone and not real_engine and $(ELSEWHERE)" --numprocesses 5 --dist loadfile --no-loadscope-reorder && exit $$alone
+	$(BIN)/pytest -m "not alone and not real_engine and $(ELSEWHERE)" --numprocesses 4 --dist loadfile --no-loadscope-reorder && exit $$alone
 
 test-all: .venv/.dev ## `make test` and every group that it leaves out (media, tiers, nodes, helm, images, gpu), one after the other; a table, and one line of JSON (as root; two hours)
 	@$(BIN)/python -m ops.test_all

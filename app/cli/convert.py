@@ -19,9 +19,7 @@ _VARIABLE = re.compile(r"([A-Z_][A-Z0-9_]*)=")
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)([kKmMgG])")  # vLLM's: 32k is 32,000, and 32K is 32,768
 _POWER = {"k": 1, "m": 2, "g": 3}
 # Values of `--task`, `--runner` and `--convert`, by which vLLM knows a model that writes no text.
-_TASKS = {
-    "embed": "embed", "embedding": "embed", "pooling": "embed", "classify": "classify", "score": "classify",
-}  # fmt: skip
+_TASKS = dict.fromkeys(("embed", "embedding", "pooling"), "embed") | dict.fromkeys(("classify", "score"), "classify")
 
 
 class Conversion(NamedTuple):

@@ -158,14 +158,14 @@ def words(reason: Refusal) -> str:
     budget = account.budget
     assert budget is not None
     sign, unit = ("$", "") if budget.unit == "money" else ("", " tokens")  # as budgets are written
-    spent, most = f"{sign}{balance.spent:.12g}", f"{sign}{budget.amount:.12g}{unit}"
+    sum_so_far, most = f"{sign}{balance.spent:.12g}", f"{sign}{budget.amount:.12g}{unit}"
     if kind == "reserved":
         return (
-            f"{account.owner} has spent {spent} of its budget of {most} a {budget.per}, and the "
+            f"{account.owner} has spent {sum_so_far} of its budget of {most} a {budget.per}, and the "
             "answers that are being made may take the rest. Try again when one has ended, or ask for shorter ones."
         )
     return (
-        f"{account.owner} has spent {spent} of its budget of {most} a {budget.per}. "
+        f"{account.owner} has spent {sum_so_far} of its budget of {most} a {budget.per}. "
         f"The next {budget.per} begins at {iso(ends)}."
     )
 

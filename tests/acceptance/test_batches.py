@@ -66,6 +66,7 @@ def test_a_batch_is_what_was_asked_for_and_nothing_of_it_is_done(client: OpenAI,
             "in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled"
         )},
         "request_counts": {"total": 0, "completed": 0, "failed": 0},
+        "not_executed": 0,
         "usage": {
             "input_tokens": 0,
             "input_tokens_details": {"cached_tokens": 0},

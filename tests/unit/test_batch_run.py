@@ -3,6 +3,7 @@
 import csv
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -14,12 +15,13 @@ from app.cli.batch_run.answer_columns import AnswerColumns
 from app.cli.batch_run.batch_run import BatchRun, Progress, begin
 from app.cli.batch_run.batch_service import BatchService
 from app.cli.batch_run.errors import RunError, RunStopped
+from app.cli.batch_run.estimate import estimated
 from app.cli.batch_run.journal import Journal
 from app.cli.batch_run.request_lines import RequestLines, body_of
 from app.cli.batch_run.table_input import table_of
 from app.cli.batch_run.table_output import write_table
 from app.cli.client import ApiError
-from app.endpoints import CHAT
+from app.endpoints import CHAT, TEXT
 from tests.pretend_batches import Line, PretendBatches, said
 
 SHOUT = body_of(CHAT.path, "m", "shout {{word}}")
@@ -278,7 +280,7 @@ def test_a_schema_has_no_templates_and_bounds_the_answer() -> None:
 @pytest.mark.parametrize(
     ("prompt", "words"),
     [
-        ("{{nothing}}", "row 3: 'nothing' is undefined"),
+        ("{{nothing}}", "row 3: 'nothing' is undefined; its columns are '"),
         ("{{", "messages.content: unexpected"),
         ("{{ ''.__class__.__mro__ }}", "row 3: access to attribute '__class__'"),
     ],
@@ -334,3 +336,15 @@ def test_a_budget_that_is_used_until_tomorrow_is_not_waited_for() -> None:
     ):
         BatchService(client).tokens({})
     assert calls == ["/tokenize"]
+
+
+def test_an_estimate_has_no_longer_answers_than_the_request_takes() -> None:
+    """Those of earlier batches were ten times as long."""
+    lines = RequestLines(TEXT.path, {"model": "m", "prompt": "{{t}}", "max_tokens": 3})
+    batch = {
+        "model": "m", "endpoint": TEXT.path, "in_progress_at": 0, "completed_at": 10,
+        "request_counts": {"completed": 100}, "usage": {"total_tokens": 4000, "output_tokens": 3000},
+    }  # fmt: skip
+    service: Any = SimpleNamespace(tokens=lambda _: 10, ended_batches=lambda: [batch])
+    estimate = estimated(service, lines, 50, [(1, {"t": "x"})])
+    assert (estimate.prompt, estimate.completion) == (500, 150)

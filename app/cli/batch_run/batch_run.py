@@ -185,7 +185,7 @@ def begin(path: Path, fingerprint: str, now: float) -> Journal:
         journal.set_value("fingerprint", fingerprint)
     elif before != fingerprint:
         journal.close()
-        raise RunError(f"{path} is of another input or of other options: remove it to begin anew")
+        raise RunError(f"{path} is of another input or of other options. Remove it to begin anew; its batches go on")
     return journal
 
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from math import inf
 from random import Random
 from typing import Any, NamedTuple
 
@@ -55,9 +56,16 @@ def estimated(service: BatchService, lines: RequestLines, rows: int, sample: Sam
     prompts = [service.tokens(_countable(lines.endpoint, body)) for body in bodies]
     prompt = sum(prompts) / len(prompts)
     speed = _earlier(service.ended_batches(), lines) or _tried(service, lines.endpoint, bodies)
-    seconds = rows * (prompt + speed.completion) / speed.tokens_per_s
-    sums = round(rows * prompt), round(rows * speed.completion)
+    completion = min(speed.completion, _most(bodies[0]))  # earlier answers may have been longer
+    seconds = rows * (prompt + completion) / speed.tokens_per_s
+    sums = round(rows * prompt), round(rows * completion)
     return Estimate(rows, *sums, seconds, basis=speed.basis, is_most=speed.is_most)
+
+
+def _most(body: Mapping[str, Any]) -> float:
+    """The most tokens of an answer that the request takes."""
+    limits = (body.get(name) for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"))
+    return min((limit for limit in limits if isinstance(limit, int)), default=inf)
 
 
 def _countable(endpoint: str, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -48,6 +48,8 @@ class RequestLines:
         """Raises: RunError, naming the row."""
         try:
             return {**self._constant, **self._fill(row)}
+        except jinja2.UndefinedError as exc:
+            raise RunError(f"row {number}: {exc}; its columns are {', '.join(map(repr, row))}") from exc
         except Exception as exc:  # a template is a program: it may raise anything
             raise RunError(f"row {number}: {exc}") from exc
 

@@ -244,7 +244,7 @@ class TokenEmitter:
             commands.append(("EVAL", RELEASE, len(keys), *keys, run, what, worker))
         due = trim or [api for api, _ in steps if self._is_due(self._streams[api], now)]
         commands += [self._trim(api, now) for api in due]
-        for wait_s in chain(_RETRY_AFTER_S, repeat(_RETRY_AFTER_S[-1])):
+        for tries, wait_s in enumerate(chain(_RETRY_AFTER_S, repeat(_RETRY_AFTER_S[-1])), 1):
             try:
                 connection = await self._wire.connection()
                 if connection is not self._connection:
@@ -253,7 +253,8 @@ class TokenEmitter:
                 break
             except StoreDown as exc:
                 # No connection, out of memory, loading, read-only after a failover: all are temporary.
-                log.warning("emit_retried", error=exc.message)
+                if not tries & (tries - 1):  # the first, second, fourth, …: an outage may be long
+                    log.warning("emit_retried", error=exc.message, tries=tries)
             await asyncio.sleep(wait_s)
         now = time.monotonic()
         for (api, data), entry in zip(steps, replies[::2], strict=False):

@@ -610,7 +610,7 @@ def test_models_are_listed_as_openai_lists_them(served: Stack) -> None:
         one: dict[str, Any] = client.models.retrieve("mock").to_dict()
     # Of one model only.
     assert [pool["engine"] for pool in one.pop("pools")] == ["mock"]
-    assert (one.pop("chat_template_kwargs"), one.pop("reasoning_efforts")) == ([], [])
+    assert (one.pop("chat_template_kwargs"), one.pop("reasoning_efforts"), one.pop("price")) == ([], [], None)
     assert one == models[0].to_dict()
     assert models[0].object == "model"
 

@@ -35,7 +35,9 @@ def test_each_replica_tells_what_waits_at_all_of_them(fleet: Fleet) -> None:
             url = f"{urls[number % 2]}/v1/completions"
             streams.enter_context(client.stream("POST", url, json=BODY))
         for url in urls:
-            wait_until(lambda url=url: f"{POOL} mock, both, 4 wait for room" in top(fleet, url), "four wait", 30, 0.2)
+            wait_until(
+                lambda url=url: f"{POOL} mock, both, 4 waiting for room" in top(fleet, url), "four wait", 30, 0.2
+            )
             (worker,) = [line for line in top(fleet, url).splitlines() if " 1/1 " in line]
             assert " 1/1 +1 " in worker
-    wait_until(lambda: "wait for room" not in top(fleet, urls[0]), "nothing waits any more", 30, 0.2)
+    wait_until(lambda: "mock, both, " not in top(fleet, urls[0]), "nothing waits any more", 30, 0.2)

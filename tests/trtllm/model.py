@@ -303,14 +303,16 @@ class Lent(msgspec.Struct):
     """The opaque state of a computed prompt."""
 
     handle: KvHandle
-    media: int  # its number in what the double keeps
+    media: int | None  # their number in what the double keeps, in this process only; None: the prompt has none
 
 
 _lent = msgspec.msgpack.Decoder(Lent)
 _kept: list[list[MediaInput]] = []
 
 
-def _keep(media: list[MediaInput]) -> int:
+def _keep(media: list[MediaInput]) -> int | None:
+    if not media:
+        return None
     _kept.append(media)
     return len(_kept) - 1
 
@@ -429,7 +431,7 @@ class Generation:
             assert self._apart["disagg_request_id"] >= 2**42
             begun_tokens = self._apart["first_gen_tokens"]
             loan = _lent.decode(self._apart["opaque_state"])
-            handoff, media = loan.handle, _kept[loan.media]
+            handoff, media = loan.handle, [] if loan.media is None else _kept[loan.media]
             assert not self._media, "the KV has them"
             assert self._apart["mrope_position_deltas_handle"] == _positions(media)
         forced_tokens, until = self._steered(len(begun_tokens))

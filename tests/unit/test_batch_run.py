@@ -339,7 +339,7 @@ def test_a_budget_that_is_used_until_tomorrow_is_not_waited_for() -> None:
 
 
 def test_an_estimate_has_no_longer_answers_than_the_request_takes() -> None:
-    """Those of earlier batches were ten times as long."""
+    """Answers of earlier batches were ten times as long."""
     lines = RequestLines(TEXT.path, {"model": "m", "prompt": "{{t}}", "max_tokens": 3})
     batch = {
         "model": "m", "endpoint": TEXT.path, "in_progress_at": 0, "completed_at": 10,
